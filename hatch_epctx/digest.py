@@ -1,0 +1,88 @@
+"""Content digests: the only module that hashes.
+
+A digest is the lower-case hexadecimal SHA-256 of bytes (FIPS 180-4). An identity is a digest too, of a canonical
+document (see `identity`); this module knows nothing of documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+__all__ = [
+    "CHUNK",
+    "Hasher",
+    "content_name",
+    "digest_bytes",
+    "digest_entries",
+    "digest_file",
+    "digest_stream",
+    "is_digest",
+]
+
+CHUNK = 1 << 20
+"""Bytes read at a time."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+Hasher = hashlib.sha256
+
+
+def is_digest(text: object) -> bool:
+    """Whether `text` is a full digest: 64 lower-case hexadecimal digits."""
+    return isinstance(text, str) and _DIGEST.match(text) is not None
+
+
+def digest_bytes(data: bytes) -> str:
+    """Digest of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_stream(stream: IO[bytes], *, copy_to: IO[bytes] | None = None) -> tuple[str, int]:
+    """Read `stream` to its end; return (digest, size in bytes), writing what was hashed to `copy_to` on the way."""
+    hasher = hashlib.sha256()
+    size = 0
+    buffer = bytearray(CHUNK)
+    view = memoryview(buffer)
+    while count := stream.readinto(buffer):  # type: ignore[attr-defined]  # every binary stream opened here has it
+        hasher.update(view[:count])
+        if copy_to is not None:
+            copy_to.write(view[:count])
+        size += count
+    return hasher.hexdigest(), size
+
+
+def digest_file(path: Path) -> str:
+    """Digest of the file's content, read now.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb", buffering=0) as stream:
+        return digest_stream(stream)[0]
+
+
+def digest_entries(entries: Iterable[tuple[str, str]]) -> str:
+    """Digest of a set of named contents: sorted (name, digest) pairs, each with its lengths before it.
+
+    Names are relative POSIX paths. The order in which entries are given does not count. Lengths stand before the
+    texts so that no two different sets give the same bytes.
+    """
+    hasher = hashlib.sha256(b"epctx-entries/1\n")
+    for name, digest in sorted(entries):
+        raw = name.encode("utf-8", "surrogatepass")
+        hasher.update(f"{len(raw)}:".encode() + raw + b"=" + digest.encode("ascii") + b"\n")
+    return hasher.hexdigest()
+
+
+def content_name(digest: str) -> str:
+    """File name of a context binary, weights file or EP cache in the wheel: ``sha256-<32 hex>.bin``.
+
+    128 bits keep names short enough for Windows' MAX_PATH; the full digest stands in the manifest.
+    """
+    return f"sha256-{digest[:32]}.bin"

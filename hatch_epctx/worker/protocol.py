@@ -1,0 +1,153 @@
+"""What parent and worker say to each other: one JSON job in, one JSON result out.
+
+The parent writes ``job.json`` into a private folder, starts ``python -I <worker/__main__.py> job.json`` with that
+folder as its cwd, and reads ``result.json`` when the child has ended. Nothing is pickled or evaluated; the parent
+reads the result as untrusted input (`read_result`). Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypedDict
+
+__all__ = [
+    "CONTEXT_NAME",
+    "FORMAT",
+    "JOB_NAME",
+    "LOG_NAME",
+    "MODEL_NAME",
+    "RESULT_NAME",
+    "SOURCE_NAME",
+    "WEIGHTS_NAME",
+    "Artifact",
+    "Job",
+    "ProbedDevice",
+    "Result",
+    "Role",
+    "ScannedModel",
+    "Task",
+    "ValueInfo",
+]
+
+FORMAT: Final = 1
+"""Version of the compile procedure; part of every identity. Raise it whenever the same job may give other bytes."""
+
+JOB_NAME: Final = "job.json"
+RESULT_NAME: Final = "result.json"
+LOG_NAME: Final = "worker.log"
+MODEL_NAME: Final = "model.onnx"
+"""The canonical name of the source: output bytes depend on the input path string."""
+CONTEXT_NAME: Final = "model_ctx.onnx"
+SOURCE_NAME: Final = "model_src.onnx"
+WEIGHTS_NAME: Final = "model_ctx_weights.data"
+
+Task = Literal["scan", "probe", "compile", "source", "load"]
+Role = Literal["model", "context", "weights", "ep-cache", "log"]
+
+
+class Job(TypedDict, total=False):
+    """One run of a worker. Fields by task: scan (none further), probe (ep...), compile, source, load."""
+
+    format: int
+    task: Task
+    procedure: str
+    sys_path: list[str]
+    """The parent's import path: isolated builds set it in ways a scrubbed environment would lose."""
+    ep: str
+    """Full registered EP name."""
+    module: str
+    """Import name of the plugin helper, empty for a built-in EP."""
+    device: str
+    """cpu, gpu or npu."""
+    offline: bool
+    """Any device of the EP serves (cross-compile)."""
+    provider_options: dict[str, str]
+    session_options: dict[str, str]
+    free_dimensions: dict[str, int]
+    free_dimension_denotations: dict[str, int]
+    optimization: str
+    """disable-all, basic, extended, all: of the compile, or of the load for task load."""
+    embed: bool
+    model: str
+    """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for load."""
+
+
+class ValueInfo(TypedDict):
+    """One graph input or output."""
+
+    name: str
+    type: str
+    """ONNX element type in lower case, such as "float", "int64"; "sequence", "map" or "optional" for the rest."""
+    shape: list[int | str | None] | None
+    """A dim is a number, a symbolic name, or None where it has neither; None in all where the rank is unknown."""
+
+
+class ScannedModel(TypedDict):
+    """Facts of an ONNX file that the parent remembers by the file's digest."""
+
+    inputs: list[ValueInfo]
+    outputs: list[ValueInfo]
+    external_data: list[str]
+    """Sorted relative POSIX locations of external data, in subgraphs, functions and sparse tensors too."""
+    nodes: int
+    """Nodes of the main graph and all subgraphs."""
+    opsets: dict[str, int]
+    denotations: list[str]
+    """Denotations of input dims."""
+    context_sources: list[str]
+    """`source` of each EPContext node: not empty means the model is compiled already."""
+    embedded_size: int
+    """Bytes of initialisers inside the file."""
+
+
+class ProbedDevice(TypedDict):
+    """What the EP reports of one device, without paths."""
+
+    ep: str
+    type: str
+    vendor: str
+    vendor_id: int
+    device_id: int
+    metadata: dict[str, str]
+
+
+class Artifact(TypedDict):
+    """One output file, named relative to the job's folder."""
+
+    role: Role
+    path: str
+    size: int
+    digest: str
+
+
+class Result(TypedDict, total=False):
+    """What a worker reports. `ok` false comes with `error`, `reason` and perhaps `remedy`."""
+
+    format: int
+    ok: bool
+    error: str
+    """What went wrong, one line, without paths of this machine."""
+    reason: str
+    """Stable word: no-node, dynamic-shape, unknown-dimension, compiled-source, missing-ep, no-device, ep-error,
+    invalid-output, invalid-model, too-large, load-failed, run-failed, fallback."""
+    remedy: str
+    scan: ScannedModel
+    devices: list[ProbedDevice]
+    ep_version: str
+    onnxruntime: str
+    artifacts: list[Artifact]
+    """compile, source: artifacts under their content-addressed final names; the ONNX keeps CONTEXT_NAME or SOURCE_NAME."""
+    inputs: list[ValueInfo]
+    outputs: list[ValueInfo]
+    compatibility: str
+    """`ep_compatibility_info.<EP>` of the compiled model, empty where the EP wrote none."""
+    context_nodes: int
+    nodes_left: int
+    """Nodes of the compiled model that are no EPContext nodes."""
+    coverage: dict[str, int]
+    """Source nodes by EP as ORT's assignment info says; empty where it cannot be had."""
+    providers: list[str]
+    """load: the session's providers."""
+    metadata_lost: list[str]
+    seconds: dict[str, float]
+    """Wall time by step: presentation only."""
+    extra: dict[str, Any]
