@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHUNK",
+    "STRONG_ALGORITHMS",
     "Hasher",
     "content_name",
     "digest_bytes",
@@ -23,6 +24,7 @@ __all__ = [
     "digest_file",
     "digest_stream",
     "is_digest",
+    "new_hasher",
 ]
 
 CHUNK = 1 << 20
@@ -31,6 +33,20 @@ CHUNK = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 Hasher = hashlib.sha256
+
+STRONG_ALGORITHMS = ("sha256", "sha384", "sha512")
+"""Algorithms read in foreign records such as a wheel's RECORD; whatever this project writes is SHA-256."""
+
+
+def new_hasher(algorithm: str) -> hashlib._Hash:
+    """A hasher for checking a digest that somebody else recorded.
+
+    Raises:
+        ValueError: the algorithm is not one of `STRONG_ALGORITHMS`.
+    """
+    if algorithm not in STRONG_ALGORITHMS:
+        raise ValueError(f"unsupported hash algorithm {algorithm!r}")
+    return hashlib.new(algorithm)
 
 
 def is_digest(text: object) -> bool:
@@ -68,7 +84,7 @@ def digest_file(path: Path) -> str:
 
 
 def digest_entries(entries: Iterable[tuple[str, str]]) -> str:
-    """Digest of a set of named contents: sorted (name, digest) pairs, each with its lengths before it.
+    """Digest of a set of named contents: sorted (name, content or its digest) pairs, each with its lengths before it.
 
     Names are relative POSIX paths. The order in which entries are given does not count. Lengths stand before the
     texts so that no two different sets give the same bytes.
@@ -76,7 +92,7 @@ def digest_entries(entries: Iterable[tuple[str, str]]) -> str:
     hasher = hashlib.sha256(b"epctx-entries/1\n")
     for name, digest in sorted(entries):
         raw = name.encode("utf-8", "surrogatepass")
-        hasher.update(f"{len(raw)}:".encode() + raw + b"=" + digest.encode("ascii") + b"\n")
+        hasher.update(f"{len(raw)}:".encode() + raw + b"=" + digest.encode() + b"\n")
     return hasher.hexdigest()
 
 
