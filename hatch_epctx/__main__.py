@@ -1,0 +1,7 @@
+"""`python -m hatch_epctx` is `epctx`."""
+
+import sys
+
+from hatch_epctx.cli import main
+
+sys.exit(main())

@@ -1,0 +1,219 @@
+"""One compile: a fresh worker process in a private folder, and a second one that loads what came out.
+
+The folder holds the snapshot of the source under canonical names when the compile starts. When it is done, only the
+artifacts are left in it, and the load check opens them there with exactly the options that the wheel will carry: a
+compiled model that secretly needs its source fails here and not at the user's.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
+from hatch_epctx.files import check_name, copy_file, remove_tree
+from hatch_epctx.process import Outcome, run_worker
+from hatch_epctx.source import snapshot
+from hatch_epctx.store import Artifact
+from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from hatch_epctx.config import Variant
+    from hatch_epctx.providers import OptionValue, Provider
+    from hatch_epctx.source import SourceModel
+    from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
+
+__all__ = ["Compiled", "compile_variant", "probe", "scan"]
+
+SCAN_TIMEOUT = 300.0
+"""Seconds for reading the facts of one ONNX file."""
+PROBE_TIMEOUT = 120.0
+"""Seconds for asking an EP about its devices."""
+
+_FACTS = (
+    "inputs",
+    "outputs",
+    "compatibility",
+    "context_nodes",
+    "nodes_left",
+    "coverage",
+    "metadata_lost",
+    "ep_version",
+    "onnxruntime",
+)
+"""What a generation's record keeps of the worker's result."""
+
+_ERRORS: Mapping[str, type[EpctxError]] = {
+    "invalid-model": ModelError,
+    "compiled-source": ModelError,
+    "dynamic-shape": ModelError,
+    "unknown-dimension": ModelError,
+    "missing-ep": ToolchainError,
+    "no-device": ToolchainError,
+}
+"""Error class of a worker's reason; CompileError for the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What a compile left in its folder."""
+
+    artifacts: tuple[Artifact, ...]
+    facts: dict[str, Any]
+
+
+def scan(path: Path, folder: Path, *, place: str) -> ScannedModel:
+    """Facts of the ONNX file at `path`, read in a fresh process that works on a copy in `folder`.
+
+    Raises:
+        ModelError: it is no ONNX model.
+    """
+    copy_file(path, folder / MODEL_NAME)
+    outcome = run_worker({**_job("scan"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
+    return _result_of(outcome, place=place, what=f"reading {path.name}", fallback=ModelError)["scan"]
+
+
+def probe(provider: Provider, device: str, folder: Path, *, env: Mapping[str, str], place: str) -> list[ProbedDevice]:
+    """Devices that the EP reports on this machine, asked in a fresh process.
+
+    Raises:
+        ToolchainError: the EP cannot be loaded or shows no such device.
+    """
+    job: Job = {**_job("probe"), **_ep_fields(provider, device)}
+    outcome = run_worker(job, folder, timeout=PROBE_TIMEOUT, env=env)
+    what = f"asking {provider.title} about its devices"
+    return _result_of(outcome, place=place, what=what, fallback=ToolchainError)["devices"]
+
+
+def compile_variant(variant: Variant, source: SourceModel, folder: Path) -> Compiled:
+    """Compile `variant` in the empty, private `folder` and check that the result loads.
+
+    Raises:
+        CompileError: the worker failed, died or overran its time; the result is not valid; it does not load.
+        ModelError: the model and the target do not go together (dynamic shapes, unknown dimensions).
+        ToolchainError: the EP or its device is not there.
+        SourceChangedError: the source is no longer what `source` says.
+    """
+    snapshot(source, folder)
+    _copy_option_files(variant.provider_options, folder)
+    place = f"tool.epctx.targets.{variant.base_target}" if not variant.is_source else f"tool.epctx.models.{variant.model}"
+    outcome = run_worker(_compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
+    result = _result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=place)
+    artifacts = tuple(
+        Artifact(role=item["role"], path=check_name(item["path"]), size=item["size"], digest=item["digest"])
+        for item in result["artifacts"]
+    )
+    _keep_only(folder, {artifact.path for artifact in artifacts})
+    facts: dict[str, Any] = {name: result[name] for name in _FACTS if name in result}  # type: ignore[literal-required]
+    facts["seconds"] = {"compile": round(outcome.seconds, 3)}
+    if variant.load_check:
+        facts["seconds"]["load"] = round(_load_check(variant, folder, hint=place), 3)
+        _keep_only(folder, {artifact.path for artifact in artifacts})
+    return Compiled(artifacts=artifacts, facts=facts)
+
+
+def _load_check(variant: Variant, folder: Path, *, hint: str) -> float:
+    """Open the artifacts in a second fresh process and run once; return the seconds it took."""
+    job = _compile_job(variant)
+    job["task"] = "load"
+    job["model"] = SOURCE_NAME if variant.is_source else CONTEXT_NAME
+    job["provider_options"] = {option.name: option.text for option in variant.load_options}
+    job["optimization"] = variant.load_optimization
+    outcome = run_worker(job, folder, timeout=variant.timeout, env=variant.env)
+    _result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=hint)
+    return outcome.seconds
+
+
+def _job(task: Any) -> Job:
+    return {"format": FORMAT, "task": task, "procedure": "hatch_epctx.worker.procedure", "sys_path": _import_path()}
+
+
+def _import_path() -> list[str]:
+    """The parent's import path without its empty entry: the worker's cwd must not count."""
+    return [entry for entry in sys.path if entry]
+
+
+def _ep_fields(provider: Provider, device: str) -> Job:
+    return {
+        "procedure": provider.procedure,
+        "ep": provider.names[0],
+        "module": provider.module,
+        "device": device,
+        "offline": provider.offline,
+        "needs_static_shapes": provider.needs_static_shapes,
+    }
+
+
+def _compile_job(variant: Variant) -> Job:
+    return {
+        **_job("source" if variant.is_source else "compile"),
+        **_ep_fields(variant.provider, variant.device),
+        "provider_options": {
+            option.name: _option_copy(option) if option.is_path else option.text for option in variant.provider_options
+        },
+        "session_options": dict(variant.session_options),
+        "free_dimensions": dict(variant.free_dimensions),
+        "free_dimension_denotations": dict(variant.free_dimension_denotations),
+        "optimization": variant.optimization,
+        "embed": variant.embed,
+        "model": MODEL_NAME,
+    }
+
+
+def _option_copy(option: OptionValue) -> str:
+    """Where the copy of a file or folder option stands in the job's folder: no path of this machine reaches the EP."""
+    return f"option-{option.name}"
+
+
+def _copy_option_files(options: Iterable[OptionValue], folder: Path) -> None:
+    for option in options:
+        if option.file is not None and option.is_path:
+            copy_file(option.file, folder / _option_copy(option))
+        elif option.folder is not None:
+            base = option.folder
+            for path in sorted(base.rglob("*")):
+                if path.is_file():
+                    copy = folder / _option_copy(option) / path.relative_to(base)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    copy_file(path, copy)
+
+
+def _keep_only(folder: Path, names: set[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in names:
+            remove_tree(path)
+
+
+def _result_of(
+    outcome: Outcome, *, place: str, what: str, fallback: type[EpctxError], hint: str = ""
+) -> Any:
+    """The result of a worker that succeeded, else its error with the cause in words and the log's tail."""
+    result = outcome.result
+    if outcome.cause == "exit" and result is not None and result.get("ok"):
+        return result
+    tail = f"last lines of the worker's log:\n{outcome.log_tail}" if outcome.log_tail else ""
+    if result is not None and not result.get("ok"):
+        kind = _ERRORS.get(result.get("reason", ""), fallback)
+        raise kind(
+            f"{what} failed: {result.get('error') or 'no reason given'}",
+            where=place,
+            remedy=_with_hint(result.get("remedy", ""), hint),
+            reason=result.get("reason", "ep-error"),
+            detail=tail,
+        )
+    raise fallback(
+        f"{what} failed: the worker {outcome.death}",
+        where=place,
+        remedy=_with_hint("", hint),
+        reason=outcome.cause,
+        detail=tail,
+    )
+
+
+def _with_hint(remedy: str, hint: str) -> str:
+    general = f"See {hint}: other options, another 'optimization' or a longer 'timeout' may help." if hint else ""
+    return remedy or general

@@ -1,0 +1,67 @@
+"""What the configuration declares and this version does not do yet.
+
+`UNAVAILABLE` is the one list: a key in it is a known key, so that its spelling, type and docstring stand, and using it
+is an error; nothing is ever ignored. To make a part available, delete its line.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from hatch_epctx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["UNAVAILABLE", "refusal", "used_keys"]
+
+UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "groups": "weight sharing; without it every model is compiled by itself",
+        "executor": "remote execution; compiles run on this machine",
+        "report": "the HTML report of a build",
+        "models.*.input-shapes": "shapes by input; name the dimensions and use free-dimensions",
+        "models.*.matrix": "several sizes of one model; declare it once for each size",
+        "models.*.prepare": "model preparation; prepare the ONNX file before the build",
+        "models.*.min-coverage": "a floor for coverage",
+        "models.*.check": "the comparison with the CPU EP; load-check opens and runs every result",
+        "targets.*.ep-cache": "shipping EP caches",
+        "targets.*.platform": "splitting wheels by platform; choose with EPCTX_TARGETS and wheel.platform",
+        "wheel.max-size": "the limit of a wheel's size",
+        "wheel.max-size-error": "the limit of a wheel's size",
+        "cache.max-size": "collecting the store by size",
+        "cache.max-age": "collecting the store by age",
+        "cache.remote": "the remote cache; the store is local",
+        "cache.remote-mode": "the remote cache; the store is local",
+        "EPCTX_LOCKED": "epctx.lock",
+        "EPCTX_REMOTE_CACHE": "the remote cache; the store is local",
+    }
+)
+"""Dotted key (`*` stands for a name), or variable, and what it would bring, with what to do in its place."""
+
+
+def refusal(place: str, keys: Sequence[str]) -> ConfigError | None:
+    """The error for using `keys` at `place`, None where they are available. Keys below a listed one are covered by it."""
+    for pattern, text in UNAVAILABLE.items():
+        parts = pattern.split(".")
+        if len(keys) >= len(parts) and all(part in ("*", key) for part, key in zip(parts, keys, strict=False)):
+            what = "Unset it." if pattern.startswith("EPCTX_") else "Remove the key."
+            return ConfigError(f"not available in this version: {text}", where=place, remedy=what, reason="unavailable")
+    return None
+
+
+def used_keys(table: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+    """Every listed key that `table` sets, as the path of its parts."""
+    for pattern in UNAVAILABLE:
+        if not pattern.startswith("EPCTX_"):
+            yield from _matches(table, tuple(pattern.split(".")), ())
+
+
+def _matches(table: object, parts: tuple[str, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if not parts:
+        yield path
+    elif isinstance(table, dict):
+        for key in table if parts[0] == "*" else [parts[0]]:
+            if key in table:
+                yield from _matches(table[key], parts[1:], (*path, key))

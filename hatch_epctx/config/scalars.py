@@ -1,0 +1,212 @@
+"""The scalar types of the configuration: names, paths, sizes, ages, tags, and how a wrong one is told."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, get_args
+
+from packaging import requirements
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
+
+from hatch_epctx.config.base import bad
+
+__all__ = [
+    "NAME_LIMIT",
+    "RESERVED_TARGET",
+    "Age",
+    "Dimensions",
+    "EnvironmentName",
+    "EnvironmentTest",
+    "EnvironmentValue",
+    "ImportName",
+    "Name",
+    "Options",
+    "Patterns",
+    "PlatformTag",
+    "Requirement",
+    "Size",
+    "SourcePath",
+    "State",
+    "States",
+    "Strings",
+    "TargetName",
+    "check_name",
+]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+NAME_LIMIT = 64
+"""Characters of a model's or an expanded target's name: both stand in one file name."""
+
+RESERVED_TARGET = "source"
+"""Target name of the variants that `ship-source` makes."""
+
+_WINDOWS_NAMES = frozenset(
+    ["con", "prn", "aux", "nul", "conin$", "conout$", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
+)
+_IMPORT_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)\Z")
+_UNITS = {"B": 1} | {
+    f"{prefix}{suffix}": base**power
+    for suffix, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate("KMGT", start=1)
+}
+_AGE = re.compile(r"(\d+)(m|h|d|w)\Z")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+_TAG = re.compile(
+    r"(any|win32|win_(amd64|arm64)|macosx_\d+_\d+_\w+|linux_\w+|many(linux1|linux2010|linux2014)_\w+"
+    r"|manylinux_\d+_\d+_\w+|musllinux_\d+_\d+_\w+|android_\d+_\w+|ios_\d+_\d+_\w+)\Z"
+)
+
+
+def check_name(name: str) -> str:
+    """A model or target name that is safe as part of a file name on every system.
+
+    Raises:
+        PydanticCustomError: other characters, too long, or a name that Windows reserves for a device.
+    """
+    if not NAME.match(name):
+        raise bad(f"{name!r} is not a name", expected="letters, digits, '-' and '_', the first a letter or digit")
+    if len(name) > NAME_LIMIT:
+        raise bad(f"the name {name!r} has {len(name)} characters", expected=f"at most {NAME_LIMIT}")
+    if name.lower() in _WINDOWS_NAMES:
+        raise bad(f"the name {name!r} is reserved on Windows", remedy="Choose another name.")
+    return name
+
+
+def _check_target_name(name: str) -> str:
+    if name.lower() == RESERVED_TARGET:
+        raise bad(
+            f"the target name {name!r} is reserved for shipped source models",
+            remedy="Choose another name; 'ship-source = true' on a model makes the variant.",
+        )
+    return check_name(name)
+
+
+def _check_import_name(name: str) -> str:
+    if not _IMPORT_NAME.match(name):
+        proposal = re.sub(r"[-\s]+", "_", name.strip().replace("/", "."))
+        hint = f"Did you mean {proposal!r}?" if _IMPORT_NAME.match(proposal) else ""
+        raise bad(f"{name!r} is not an import name", expected="such as 'acme_vision' or 'acme.vision'", remedy=hint)
+    return name
+
+
+def _check_source(text: str) -> str:
+    """A path inside the project, normalised, with forward slashes."""
+    if not text.strip() or "\0" in text:
+        raise bad("the path is empty" if not text.strip() else "the path holds a NUL character", expected="an ONNX file")
+    if "\\" in text:
+        raise bad(f"the path {text!r} holds a backslash", remedy=f"Write {text.replace(chr(92), '/')!r}.")
+    into = "Copy the model into the project, or make a link to it there; links are followed."
+    if text.startswith("/") or re.match(r"[A-Za-z]:", text):
+        raise bad(f"the path {text!r} is absolute", expected="a path relative to the project root", remedy=into)
+    parts: list[str] = []
+    for part in text.split("/"):
+        if part == ".." and not parts:
+            raise bad(f"the path {text!r} leaves the project", expected="a path inside the project", remedy=into)
+        if part == "..":
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    if not parts:
+        raise bad(f"the path {text!r} is the project itself", expected="an ONNX file")
+    return "/".join(parts)
+
+
+def _read_size(value: object) -> int:
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise bad(f"{value!r} is not a size", expected="a number with a unit in quotes, such as '95MiB' or '20GiB'")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _read_age(value: object) -> int:
+    match = _AGE.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise bad(f"{value!r} is not an age", expected="a whole number of m, h, d or w in quotes, such as '90d'")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _check_tag(tag: str) -> str:
+    if not _TAG.match(tag):
+        proposal = re.sub(r"[-.]", "_", tag.lower())
+        hint = f"Did you mean {proposal!r}?" if proposal != tag and _TAG.match(proposal) else ""
+        raise bad(
+            f"{tag!r} is not a platform tag",
+            expected="'any' or a tag such as 'win_arm64' or 'manylinux_2_28_x86_64'",
+            remedy=hint,
+        )
+    return tag
+
+
+def _check_environment_name(name: str) -> str:
+    if not _ENVIRONMENT_NAME.match(name):
+        raise bad(f"{name!r} is not the name of an environment variable", expected="letters, digits and '_'")
+    return name
+
+
+def _check_environment_value(value: str) -> str:
+    if "\0" in value:
+        raise bad("the value holds a NUL character")
+    return value
+
+
+def _check_requirement(text: str) -> str:
+    try:
+        return str(requirements.Requirement(text))
+    except requirements.InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise bad(f"{text!r} is not a requirement ({reason})", expected="such as 'onnxruntime-qnn>=2.7'") from error
+
+
+def _check_environment_test(value: object) -> object:
+    if not isinstance(value, (str, bool)):
+        raise bad(f"found {value!r}", expected="a glob over the variable's value, or true or false")
+    return value
+
+
+def _read_patterns(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _one_or_more(item: dict[str, object]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+
+
+def _schema(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+
+
+_NAME_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_LIMIT - 1}}}$"})
+
+Name = Annotated[str, AfterValidator(check_name), _NAME_SCHEMA]
+TargetName = Annotated[str, AfterValidator(_check_target_name), _NAME_SCHEMA]
+ImportName = Annotated[str, AfterValidator(_check_import_name)]
+SourcePath = Annotated[str, AfterValidator(_check_source)]
+Size = Annotated[int, BeforeValidator(_read_size), _schema(r"\d+(\.\d+)? ?([KMGT]i?)?B")]
+"""Bytes, written as text with a unit."""
+Age = Annotated[int, BeforeValidator(_read_age), _schema(r"\d+[mhdw]")]
+"""Seconds, written as text with a unit."""
+PlatformTag = Annotated[str, AfterValidator(_check_tag)]
+EnvironmentName = Annotated[str, AfterValidator(_check_environment_name)]
+EnvironmentValue = Annotated[str, AfterValidator(_check_environment_value)]
+Requirement = Annotated[str, AfterValidator(_check_requirement)]
+"""A dependency specifier (PEP 508)."""
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+"""A TOML array of strings."""
+Patterns = Annotated[
+    tuple[str, ...], Field(strict=False, min_length=1), BeforeValidator(_read_patterns), _one_or_more({"type": "string"})
+]
+"""One glob or an array of them; any one that matches will do."""
+State = Literal["wheel", "editable", "sdist"]
+"""What is being built."""
+States = Annotated[
+    tuple[State, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(_read_patterns),
+    _one_or_more({"enum": list(get_args(State))}),
+]
+EnvironmentTest = Annotated[str | bool, BeforeValidator(_check_environment_test)]
+Options = dict[str, JsonValue]
+"""Provider options as written; `providers.check_options` reads them."""
+Dimensions = dict[str, Annotated[int, Field(ge=1)]]

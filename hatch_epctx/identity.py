@@ -1,0 +1,154 @@
+"""The compile identity: the SHA-256 of a canonical document of everything that may change a compile's output.
+
+The document is an allow-list, free of paths, times and host names, and the compile reads the very values that stand
+in it. Its canonical form is JSON by RFC 8785 (sorted keys, no white space, one spelling of every number), so that
+equal inputs give equal bytes on every machine; `document` keeps it readable, so that a miss is explained field by
+field (`diff`) and never by a hash alone.
+
+What cannot be named with certainty stands in `Identity.uncertain`; such a variant is compiled anew each time and its
+generation is never selected by a marker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import rfc8785
+
+from hatch_epctx.digest import digest_bytes
+from hatch_epctx.worker.protocol import FORMAT as WORKER_FORMAT
+from hatch_epctx.worker.protocol import MODEL_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hatch_epctx.config import Variant
+    from hatch_epctx.providers import OptionValue
+    from hatch_epctx.source import SourceModel
+    from hatch_epctx.toolchain import Toolchain
+
+__all__ = ["FORMAT", "Change", "Identity", "canonical", "diff", "document_of", "identify"]
+
+FORMAT = "epctx/1"
+"""Version of the document's form. Golden files pin it: other bytes for the same inputs need a new version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """An identity and the document it is the digest of."""
+
+    digest: str
+    document: Mapping[str, Any]
+    uncertain: tuple[str, ...] = ()
+    """What could not be named with certainty, in words. Not empty: the variant is not cacheable."""
+
+    @property
+    def short(self) -> str:
+        """The first 12 digits, for people."""
+        return self.digest[:12]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field in which two documents differ. None stands for a field that one of them lacks."""
+
+    field: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_shown(self.old)} -> {_shown(self.new)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else rfc8785.dumps(value).decode()
+
+
+def canonical(document: Mapping[str, Any]) -> bytes:
+    """Canonical JSON of `document` (RFC 8785).
+
+    Raises:
+        ValueError: the document holds what JSON cannot say exactly (NaN, integers beyond 2**53, foreign types).
+    """
+    return rfc8785.dumps(dict(document))
+
+
+def identify(variant: Variant, source: SourceModel, toolchain: Toolchain, option_digests: Mapping[str, str]) -> Identity:
+    """Identity of one variant.
+
+    Args:
+        variant: the declaration, expanded and validated.
+        source: digests of the model and of its external data.
+        toolchain: everything undeclared that changes output.
+        option_digests: content digest of each file or folder option, by option name.
+    """
+    document = document_of(variant, source, toolchain, option_digests)
+    return Identity(digest=digest_bytes(canonical(document)), document=document, uncertain=toolchain.uncertain)
+
+
+def document_of(
+    variant: Variant, source: SourceModel, toolchain: Toolchain, option_digests: Mapping[str, str]
+) -> dict[str, Any]:
+    """The identity document (see `identify` for the arguments)."""
+    return {
+        "format": FORMAT,
+        "model": {
+            "onnx": source.digest,
+            "external-data": [{"location": location, "digest": digest} for location, digest in source.external],
+        },
+        "compile": {
+            "embed": variant.embed,
+            "flags": ["ERROR_IF_NO_NODES_COMPILED"],
+            "free-dimension-denotations": dict(variant.free_dimension_denotations),
+            "free-dimensions": dict(variant.free_dimensions),
+            "input": MODEL_NAME,
+            "optimization": variant.optimization,
+            "session-options": dict(variant.session_options),
+            "task": "source" if variant.is_source else "compile",
+        },
+        "target": {
+            "device": variant.device,
+            "env": dict(variant.env),
+            "ep": variant.provider.names[0],
+            "load-check": variant.load_check,
+            "load-optimization": variant.load_optimization,
+            "provider-options": _options(variant.provider_options, option_digests),
+            "runtime-options": _options(variant.runtime_options, option_digests),
+        },
+        "toolchain": toolchain.document(),
+        "worker": {"format": WORKER_FORMAT, "procedure": variant.provider.procedure},
+    }
+
+
+def _options(options: tuple[OptionValue, ...], digests: Mapping[str, str]) -> dict[str, Any]:
+    """Options by name; a file or folder stands as its content's digest, never as its path."""
+    return {option.name: {"content": digests[option.name]} if option.is_path else option.text for option in options}
+
+
+def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Fields in which two documents differ, sorted by dotted name.
+
+    Lists whose members have a `location` are compared by it, so that one changed weights file shows as itself.
+    """
+    before, after = dict(_flatten(old)), dict(_flatten(new))
+    fields = sorted(before.keys() | after.keys())
+    return tuple(
+        Change(field=field, old=before.get(field), new=after.get(field))
+        for field in fields
+        if before.get(field) != after.get(field)
+    )
+
+
+def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flatten(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list) and value and all(isinstance(item, dict) and "location" in item for item in value):
+        for item in value:
+            rest = {key: inner for key, inner in item.items() if key != "location"}
+            yield from _flatten(rest, f"{place}[{item['location']}]")
+    else:
+        yield place, value

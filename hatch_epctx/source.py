@@ -1,0 +1,166 @@
+"""Source models: reading their bytes and facts, and the private snapshot that a compile works on.
+
+A source model is an ONNX file and the external data it names. What was read from the ONNX file itself (its
+external-data list, inputs, outputs) is remembered by the file's digest, so that a build in which everything hits
+opens no ONNX file and starts no worker.
+
+Hub-style trees, in which the model and its weights are links into a blob store, are read through the links: the
+bytes count, and the snapshot holds regular files.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from hatch_epctx.errors import EpctxError, ModelError
+from hatch_epctx.files import check_location, copy_and_digest
+from hatch_epctx.worker.protocol import FORMAT, MODEL_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hatch_epctx.store import Store
+    from hatch_epctx.worker.protocol import ScannedModel
+
+__all__ = ["ONNX_LIMIT", "SourceChangedError", "SourceModel", "read_source", "snapshot"]
+
+ONNX_LIMIT = (1 << 31) - 1
+"""Bytes of an ONNX file: protobuf's own limit. Larger models keep their weights in external data."""
+
+_LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+_LFS_POINTER_LIMIT = 1024
+
+
+class SourceChangedError(EpctxError):
+    """The source changed while it was being read or compiled; the pipeline tries again."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceModel:
+    """One source model as it was when it was read."""
+
+    path: Path
+    digest: str
+    size: int
+    external: tuple[tuple[str, str], ...]
+    """(location, digest) of each external-data file, sorted by location; locations are relative POSIX paths."""
+    scan: ScannedModel
+
+
+def read_source(
+    path: Path, *, place: str, store: Store, scan: Callable[[Path], ScannedModel], recalled_only: bool = False
+) -> SourceModel:
+    """Digest the model at `path` with its external data and recall or make its facts.
+
+    Args:
+        path: the ONNX file.
+        place: where the configuration names it, for messages.
+        store: remembers digests by file and facts by digest.
+        scan: reads an ONNX file's facts in a fresh process; called only for bytes not seen before.
+        recalled_only: refuse to scan (nothing may be started).
+
+    Raises:
+        ModelError: missing, not a file, empty, a Git-LFS pointer, too large, no valid ONNX, compiled already, or
+            its external data is missing or lies outside its folder.
+    """
+    size = _check_file(path, place=place, what="model")
+    if size > ONNX_LIMIT:
+        raise ModelError(
+            f"{path.name} has {size:,} bytes; an ONNX file cannot be read beyond {ONNX_LIMIT:,} (protobuf)",
+            where=place,
+            remedy="Save the model with external data (onnx.save(..., save_as_external_data=True)).",
+            reason="too-large",
+        )
+    digest = _digest(store, path, place)
+    facts = store.recall("scan", f"{digest}-{FORMAT}")
+    if facts is None:
+        if recalled_only:
+            raise ModelError(f"{path.name} was never read before", where=place, reason="not-scanned")
+        facts = cast("dict[str, object]", scan(path))
+        store.remember("scan", f"{digest}-{FORMAT}", facts)
+    scanned = cast("ScannedModel", facts)
+    if scanned["context_sources"]:
+        makers = ", ".join(sorted(set(scanned["context_sources"])))
+        raise ModelError(
+            f"{path.name} is compiled already: it holds EPContext nodes of {makers}",
+            where=place,
+            expected="the source model that it was compiled from",
+            remedy="Name the original ONNX file; a compiled model runs on its own EP only and cannot be compiled again.",
+            reason="compiled-source",
+        )
+    external = tuple((location, _external_digest(path, location, place, store)) for location in scanned["external_data"])
+    return SourceModel(path=path, digest=digest, size=size, external=external, scan=scanned)
+
+
+def snapshot(source: SourceModel, folder: Path) -> None:
+    """Copy the source into `folder` under its canonical name, external data at their locations.
+
+    Raises:
+        SourceChangedError: the bytes copied are not those of `source`.
+    """
+    copies = [(source.path, folder / MODEL_NAME, source.digest)]
+    copies += [
+        (source.path.parent / location, folder / check_location(location), digest) for location, digest in source.external
+    ]
+    for origin, copy, digest in copies:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            copied, _ = copy_and_digest(origin, copy)
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{origin.name} vanished while it was being read", reason="source-changed") from error
+        if copied != digest:
+            raise SourceChangedError(f"{origin.name} changed while it was being read", reason="source-changed")
+
+
+def _external_digest(path: Path, location: str, place: str, store: Store) -> str:
+    try:
+        relative = check_location(location)
+    except ValueError as error:
+        raise ModelError(
+            f"{path.name} names external data {location!r} outside its own folder ({error})",
+            where=place,
+            expected="a location inside the model's folder, as ONNX Runtime demands",
+            remedy="Save the model again with its external data beside it.",
+            reason="external-data-escape",
+        ) from error
+    _check_file(path.parent / relative, place=place, what=f"external data {location!r} of {path.name}")
+    return _digest(store, path.parent / relative, place)
+
+
+def _digest(store: Store, path: Path, place: str) -> str:
+    try:
+        return store.digest(path)
+    except OSError as error:
+        raise ModelError(
+            f"cannot read {path.name}: {error.strerror or error}", where=place, reason="unreadable"
+        ) from error
+
+
+def _check_file(path: Path, *, place: str, what: str) -> int:
+    """Size in bytes of the regular, non-empty file at `path` that is no Git-LFS pointer."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        hint = "The link leads nowhere." if path.is_symlink() else "Check the path, or make the file before the build."
+        raise ModelError(
+            f"{what} does not exist at {path}", where=place, remedy=hint, reason="missing-model"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{what} is no regular file: {path}", where=place, expected="a file", reason="not-a-file")
+    if status.st_size == 0:
+        raise ModelError(f"{what} is empty: {path}", where=place, expected="an ONNX model", reason="empty-model")
+    if status.st_size <= _LFS_POINTER_LIMIT:
+        with open(path, "rb") as stream:
+            if stream.read(len(_LFS_HEAD)) == _LFS_HEAD:
+                raise ModelError(
+                    f"{what} is a Git-LFS pointer, not the file itself: {path}",
+                    where=place,
+                    remedy="Run 'git lfs pull' (in CI: check out with LFS) and build again.",
+                    reason="git-lfs-pointer",
+                )
+    return status.st_size

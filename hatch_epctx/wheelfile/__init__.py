@@ -1,0 +1,16 @@
+"""Finished wheels: adding large files to them fast, and checking them against their RECORD."""
+
+from hatch_epctx.wheelfile.archive import Problem, Reason
+from hatch_epctx.wheelfile.check import check_wheel
+from hatch_epctx.wheelfile.writer import Compression, Entry, ZipTime, add_files, reproducible_time
+
+__all__ = [
+    "Compression",
+    "Entry",
+    "Problem",
+    "Reason",
+    "ZipTime",
+    "add_files",
+    "check_wheel",
+    "reproducible_time",
+]

@@ -1,0 +1,49 @@
+"""Fixtures that all tests share: a store of their own, small models, small projects, --slow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import Factory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STUB = Path(__file__).parent / "stub_ep"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the slow tests too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    kept = [item for item in items if "slow" not in item.keywords]
+    dropped = [item for item in items if "slow" in item.keywords]
+    if dropped:
+        # Deselected, not skipped: a run without --slow does not claim to have looked at them.
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def private_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees the user's store or EPCTX_* settings; children see the stub EP."""
+    for name in list(os.environ):
+        if name.startswith("EPCTX_") and name != "EPCTX_TEST_VENVS":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("EPCTX_CACHE_DIR", str(tmp_path / "epctx-cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    monkeypatch.setenv("PYTHONPATH", str(STUB))
+    yield
+
+
+@pytest.fixture
+def factory(tmp_path: Path) -> Factory:
+    """Makes models and projects below the test's own folder."""
+    return Factory(tmp_path)

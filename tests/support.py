@@ -1,0 +1,140 @@
+"""Small models and projects that the tests make, and how they start what users start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+REPOSITORY = Path(__file__).parent.parent
+
+STUB_TARGET = '[tool.epctx.targets.stub]\nep = "stub"\n'
+OPENVINO_TARGET = """[tool.epctx.targets.intel-cpu]
+ep = "openvino"
+device = "cpu"
+provider-options = { load_config = { CPU = { INFERENCE_PRECISION_HINT = "f32" } } }
+"""
+QNN_TARGET = """[tool.epctx.targets.snapdragon]
+ep = "qnn"
+matrix = { soc_model = ["60", "88"] }
+provider-options = { backend_type = "htp" }
+"""
+
+
+def small_model(
+    *, seed: int = 1, channels: int = 4, size: int = 8, batch: int | str = 1, weights: str | None = None
+) -> onnx.ModelProto:
+    """A convolution, a ReLU, a global pool and a matrix product; both real EPs take it whole.
+
+    Args:
+        seed: of the weights.
+        channels: of the convolution.
+        size: input height and width.
+        batch: a number, or a symbolic dimension's name.
+        weights: name of an external-data file for the convolution's weights; inside the model when None.
+    """
+    random = np.random.default_rng(seed)
+    kernel = random.normal(size=(channels, 3, 3, 3)).astype(np.float32)
+    head = random.normal(size=(channels, 5)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+        helper.make_node("MatMul", ["f", "head"], ["y"], name="head_product"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 5])],
+        [numpy_helper.from_array(kernel, "kernel"), numpy_helper.from_array(head, "head")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    if weights is not None:
+        tensor = model.graph.initializer[0]
+        onnx.external_data_helper.set_external_data(tensor, location=weights)
+    return model
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    """Write `model` and its external data."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+@dataclass
+class Tree:
+    """One project on disk."""
+
+    root: Path
+
+    def write(self, table: str) -> None:
+        """Replace pyproject.toml; `table` is TOML below `[tool.epctx]`."""
+        (self.root / "pyproject.toml").write_text(
+            '[build-system]\nrequires = ["hatchling", "hatch-epctx[build]"]\nbuild-backend = "hatchling.build"\n\n'
+            '[project]\nname = "acme-vision"\nversion = "1.2.3"\n\n'
+            '[tool.hatch.build.targets.wheel]\npackages = ["acme_vision"]\n\n'
+            "[tool.hatch.build.hooks.epctx]\n\n"
+            f'[tool.epctx]\npackage = "acme_vision"\n{table}',
+            encoding="utf-8",
+        )
+
+    def model(self, name: str = "detector", **settings: Any) -> Path:
+        """Make a small model at models/<name>.onnx."""
+        return save(small_model(**settings), self.root / "models" / f"{name}.onnx")
+
+
+class Factory:
+    """Makes models and projects below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def project(self, table: str, *, name: str = "project", models: tuple[str, ...] = ("detector",)) -> Tree:
+        """A hatchling project with small models, `table` below [tool.epctx]."""
+        tree = Tree(self.folder / name)
+        package = tree.root / "acme_vision"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text('"""Acme."""\n', encoding="utf-8")
+        for seed, model in enumerate(models, start=1):
+            tree.model(model, seed=seed)
+        declared = "".join(f'[tool.epctx.models.{model}]\nsource = "models/{model}.onnx"\n' for model in models)
+        tree.write(f"{declared}{table}")
+        return tree
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def epctx(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, check: bool = True) -> Run:
+    """Run the command line in a process of its own."""
+    merged = {**os.environ, **(env or {})}
+    merged["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), merged.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "hatch_epctx", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=merged, capture_output=True, text=True, timeout=600, check=False)
+    run = Run(code=done.returncode, out=done.stdout, err=done.stderr)
+    assert "Traceback" not in run.err, run.err
+    if check:
+        assert run.code == 0, run.err + run.out
+    return run
