@@ -14,8 +14,8 @@ import hatch_epctx
 PACKAGE = Path(hatch_epctx.__file__).parent
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors"}),
-    frozenset({"digest", "files"}),
+    frozenset({"errors", "digest"}),
+    frozenset({"files"}),
     frozenset({"manifest", "providers"}),
     frozenset({"runtime", "worker", "lease", "statcache", "process"}),
     frozenset({"config"}),

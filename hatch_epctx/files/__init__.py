@@ -1,0 +1,46 @@
+"""Files on disk: the only place that renames, removes, writes atomically, makes files durable and clones.
+
+Four ideas, one module each: `faults` (where tests may make a process die), `names` (which names are safe), `disk`
+(atomic and durable writes, private folders, removal), `copying` (clones and copies), `untrusted` (bounded, strict
+reading of what others may have written). Standard library only.
+"""
+
+from __future__ import annotations
+
+from hatch_epctx.files.copying import copy_and_digest, copy_file
+from hatch_epctx.files.disk import (
+    atomic_write,
+    fsync_dir,
+    fsync_file,
+    long_path,
+    make_private_dir,
+    move,
+    publish_dir,
+    remove_file,
+    remove_tree,
+)
+from hatch_epctx.files.faults import FAULT_POINTS, fault_point
+from hatch_epctx.files.names import check_location, check_name, contained
+from hatch_epctx.files.untrusted import open_regular, parse_json, read_bounded
+
+__all__ = [
+    "FAULT_POINTS",
+    "atomic_write",
+    "check_location",
+    "check_name",
+    "contained",
+    "copy_and_digest",
+    "copy_file",
+    "fault_point",
+    "fsync_dir",
+    "fsync_file",
+    "long_path",
+    "make_private_dir",
+    "move",
+    "open_regular",
+    "parse_json",
+    "publish_dir",
+    "read_bounded",
+    "remove_file",
+    "remove_tree",
+]

@@ -1,0 +1,73 @@
+"""Fault points: named places at which a test makes the process die or an operating-system call fail.
+
+A point does nothing unless ``EPCTX_TEST=1`` and ``EPCTX_TEST_FAULT=<point>:<action>`` are both set in the
+environment. Actions: ``kill`` (SIGKILL to this process: nothing is cleaned up, as with a power cut that spares the
+page cache), the name of an error such as ``ENOSPC`` (an `OSError` with that number is raised), or
+``touch=<file>`` (the file is made and the process waits until it is gone, so that a test can act meanwhile; a minute
+at most).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["FAULT_POINTS", "fault_point"]
+
+FAULT_POINTS: Final[tuple[str, ...]] = (
+    "claim-made",  # a lease file exists, its lock is not taken yet
+    "staging-made",  # the private folder exists and is claimed
+    "artifact-taken",  # one artifact has left the work folder
+    "staged",  # all artifacts wait in the folder that will be published
+    "synced",  # their bytes are durable
+    "renamed",  # the generation stands under its name, which is not durable yet
+    "marker-before",  # the generation is durable, no marker names it
+    "marker-temp",  # the new marker is durable under a temporary name
+    "marker-replaced",  # the marker names the generation
+    "marker-after",  # and that is durable
+    "file-temp",  # a remembered fact stands under a temporary name
+    "file-replaced",
+    "sweep-before",  # dead claims are known, nothing was removed
+    "sweep-moved",  # a dead generation was moved away, its bytes are still there
+    "discard-before",  # a generation used once is about to go
+    "discard-moved",
+)
+"""Every point, in the order of a publish; what the next run has to cope with stands beside each."""
+
+_WAIT = 60.0
+
+
+def fault_point(name: str) -> None:
+    """Fail here if a test asked for it; otherwise do nothing.
+
+    Raises:
+        OSError: the test asked for this error.
+        ValueError: `name` is not in `FAULT_POINTS`, or the action is unknown.
+    """
+    if os.environ.get("EPCTX_TEST") != "1":
+        return
+    if name not in FAULT_POINTS:
+        raise ValueError(f"unknown fault point {name!r}")
+    wanted, _, action = os.environ.get("EPCTX_TEST_FAULT", "").partition(":")
+    if wanted == name:
+        _act(name, action)
+
+
+def _act(name: str, action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        time.sleep(_WAIT)  # the signal may arrive a moment later
+    number = getattr(errno, action, None)
+    if number is not None:
+        raise OSError(number, os.strerror(number), f"fault point {name}")
+    if not action.startswith("touch="):
+        raise ValueError(f"unknown fault action {action!r}")
+    flag = Path(action.removeprefix("touch="))
+    flag.touch()
+    end = time.monotonic() + _WAIT
+    while flag.exists() and time.monotonic() < end:
+        time.sleep(0.005)
