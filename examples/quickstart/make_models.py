@@ -47,7 +47,9 @@ class Builder:
         self.nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
 
-    def model(self, name: str, feed: tuple[str, int, list[int | str]], result: tuple[str, list[int | str]]) -> ModelProto:
+    def model(
+        self, name: str, feed: tuple[str, int, list[int | str]], result: tuple[str, list[int | str]]
+    ) -> ModelProto:
         graph = helper.make_graph(
             self.nodes,
             name,

@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 import onnxruntime
+
 from hatch_epctx import runtime
 
 TOLERANCES = {
