@@ -114,9 +114,8 @@ def main_job(job: Job) -> None:
     python = job.new_environment(
         "run-environment", f"hatch-epctx @ {REPOSITORY.as_uri()}", f"acme-vision[{extras}] @ {first.as_uri()}"
     )
-    # The store and the build environment are out of reach now: what runs, runs from the installed wheel.
-    shutil.rmtree(job.work / "store")
-    shutil.rmtree(job.work / "build-environment")
+    # The store is out of reach now: what runs, runs from the installed wheel.
+    (job.work / "store").rename(job.work / "store-away")
     job.run("run, EP chosen by the look-up", python, "-I", "-m", "acme_vision.demo")
     for ep in EPS:
         job.run(f"run, {ep}", python, "-I", "-m", "acme_vision.demo", "--ep", ep)
@@ -128,6 +127,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the working folder in place")
     parser.add_argument("--installer", choices=("uv", "pip"), default="uv" if shutil.which("uv") else "pip")
     options = parser.parse_args(arguments)
+    if sys.version_info < (3, 11):  # a user may well start this with an older one
+        version = ".".join(map(str, sys.version_info[:2]))
+        print(f"main_job: this is Python {version}, and onnxruntime-qnn needs 3.11 or later", file=sys.stderr)
+        return 1
     if options.work is None:
         work = Path(tempfile.mkdtemp(prefix="hatch-epctx-"))
     else:

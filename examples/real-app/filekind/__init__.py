@@ -57,12 +57,16 @@ def features(path: Path) -> np.ndarray:
 
 
 class Detector:
-    """The model in the variant that fits this machine, or that `ep` names; `choice` tells which."""
+    """The model in the variant that fits this machine, or in that of `ep`; `choice` tells which.
+
+    Raises:
+        LookupFailure: `ep` is given and has no variant that runs here.
+    """
 
     def __init__(self, ep: str | None = None) -> None:
         package = runtime.open("filekind")
-        self.choice = package.lookup("magika", ep=ep)
-        self._session = package.session("magika", ep=ep)
+        self._session = package.session("magika", ep=ep, fallback="error" if ep else "source")
+        self.choice = runtime.explain(self._session)
         text = resources.files("filekind").joinpath("labels.json").read_text(encoding="utf-8")
         self._labels: list[list[str]] = json.loads(text)
 
