@@ -10,7 +10,6 @@ Exit codes: 1 is a bug (any other exception), the rest stand on the classes belo
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -128,5 +127,7 @@ class VerificationError(EpctxError):
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return "Did you mean 'x'?" for the closest of `known`, or an empty string."""
+    from difflib import get_close_matches  # noqa: PLC0415  # the look-up imports this module and must start fast
+
     close = get_close_matches(word, list(known), n=1)
     return f"Did you mean {close[0]!r}?" if close else ""

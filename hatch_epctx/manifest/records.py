@@ -1,0 +1,122 @@
+"""Records of a package manifest, and the words it uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEVICES",
+    "EMPTY",
+    "FOLDER_NAME",
+    "FORMAT",
+    "KINDS",
+    "MANIFEST_NAME",
+    "ROLES",
+    "SCHEMA_VERSION",
+    "Artifact",
+    "Component",
+    "Facts",
+    "Manifest",
+    "Variant",
+]
+
+MANIFEST_NAME: Final = "manifest.json"
+FOLDER_NAME: Final = "_epctx"
+"""Name of the package folder inside the import package."""
+SCHEMA_VERSION: Final = "1.0"
+"""Of ORT's model package; the reader takes any minor version of 1."""
+FORMAT: Final = "epctx-manifest/1"
+"""Of `executor_info.epctx`. Raised when an old reader would misunderstand it; new keys alone do not raise it."""
+
+ROLES: Final = ("model", "context", "weights", "ep-cache")
+KINDS: Final = ("compiled", "source")
+DEVICES: Final = ("cpu", "gpu", "npu")
+
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def _empty() -> Mapping[str, Any]:
+    return EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One file of the folder: flat name, size in bytes, full SHA-256, and what it is for (one of `ROLES`)."""
+
+    path: str
+    size: int
+    digest: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """`executor_info.epctx` of one variant.
+
+    The look-up reads `kind`, `artifacts`, `compatibility`, `device` and `runtime`; the rest is for people and tools.
+    """
+
+    kind: str
+    """compiled, or source: the source model itself, for the CPU EP."""
+    artifacts: tuple[Artifact, ...]
+    """Every file that loading needs, the ONNX file among them; sorted by path."""
+    identity: str | None = None
+    """None for a source variant."""
+    compatibility: str = ""
+    """What the EP wrote of compatibility; empty where it wrote none."""
+    device: str | None = None
+    """cpu, gpu or npu: what the target names, even where ORT's own `device` must stay out."""
+    options: Mapping[str, Any] = field(default_factory=_empty)
+    """Effective options of the compile."""
+    toolchain: Mapping[str, Any] = field(default_factory=_empty)
+    coverage: Mapping[str, Any] = field(default_factory=_empty)
+    """What became of the source's nodes."""
+    runtime: Mapping[str, Any] = field(default_factory=_empty)
+    """What running needs: distribution and version of the EP, version of onnxruntime."""
+    signature: Mapping[str, Any] = field(default_factory=_empty)
+    """Inputs and outputs by name, type and shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One variant of a model."""
+
+    name: str
+    ep: str
+    """Registered name of the EP."""
+    model_file: str
+    device: str | None = None
+    """ORT demands such a device of the EP; None: any."""
+    compatibility_string: str | None = None
+    """What ORT hands to the EP; None: ORT does not ask."""
+    session_options: Mapping[str, str] = field(default_factory=_empty)
+    provider_options: Mapping[str, str] = field(default_factory=_empty)
+    facts: Facts | None = None
+    """None: written by another tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One model and its variants in order of preference."""
+
+    name: str
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A whole package."""
+
+    package_name: str
+    package_version: str
+    components: tuple[Component, ...]
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Every file that the variants name, each once, sorted by path."""
+        every = {a.path: a for c in self.components for v in c.variants if v.facts for a in v.facts.artifacts}
+        return tuple(every[path] for path in sorted(every))
