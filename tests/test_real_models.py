@@ -77,11 +77,9 @@ def test_a_real_model_runs_from_the_package_or_fails_as_expected(case: Case, tmp
     result = compare(case, tmp_path / "package", source)
     assert FULL_NAMES[case.ep] in result["providers"]
     mean, largest = case.limits
-    agree = all(found["mean"] <= mean and found["largest"] <= largest for found in result["differences"])
-    if case.wrong:
-        assert not agree, f"no longer wrong ({case.wrong}): change the expectation"
-    else:
-        assert agree, result["differences"]
+    for found in result["differences"]:
+        assert found["mean"] <= mean, result["differences"]
+        assert found["largest"] <= largest, result["differences"]
 
 
 def test_the_cases_cover_what_they_must() -> None:
