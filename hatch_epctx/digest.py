@@ -27,8 +27,8 @@ __all__ = [
     "new_hasher",
 ]
 
-CHUNK = 1 << 20
-"""Bytes read at a time."""
+CHUNK = 1 << 18
+"""Bytes read and written at a time: what was hashed is still in the CPU's cache when it is written (measured)."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 

@@ -2,7 +2,8 @@
 
 from hatch_epctx.wheelfile.archive import Problem, Reason
 from hatch_epctx.wheelfile.check import check_wheel
-from hatch_epctx.wheelfile.writer import Compression, Entry, ZipTime, add_files, reproducible_time
+from hatch_epctx.wheelfile.entries import Entry
+from hatch_epctx.wheelfile.writer import Compression, ZipTime, add_files, reproducible_time
 
 __all__ = [
     "Compression",

@@ -15,7 +15,6 @@ import copy
 import io
 import os
 import struct
-import unicodedata
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -23,9 +22,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
 
 from hatch_epctx.digest import CHUNK
+from hatch_epctx.wheelfile.names import collisions, name_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = [
@@ -36,9 +36,7 @@ __all__ = [
     "Member",
     "Problem",
     "Reason",
-    "collisions",
     "contents",
-    "name_fault",
     "open_archive",
     "raw",
     "without_place",
@@ -100,10 +98,17 @@ class Member:
 
     @property
     def name(self) -> str:
+        """Path in the wheel; ends with "/" for a folder entry."""
         return self.info.filename
 
     @property
+    def time(self) -> tuple[int, int, int, int, int, int]:
+        """Year to second as the zip keeps it, without a time zone."""
+        return self.info.date_time
+
+    @property
     def is_folder(self) -> bool:
+        """Whether the entry stands for a folder; RECORD has no row for those."""
         return self.info.filename.endswith("/")
 
 
@@ -261,40 +266,6 @@ def _name_problems(infos: list[zipfile.ZipInfo]) -> Iterator[Problem]:
         yield _problem("collision", name, f"cannot stand beside {other!r} on every file system")
 
 
-def name_fault(name: str) -> str:
-    """Why a member's name could leave the folder it is unpacked into, or be read differently elsewhere; "" if not."""
-    if not name:
-        return "empty"
-    if any(ord(char) < 0x20 or ord(char) == 0x7F for char in name):
-        return "control character"
-    if "\\" in name:
-        return "backslash"
-    if name.startswith("/") or name[1:2] == ":":
-        return "absolute"
-    parts = name.removesuffix("/").split("/")
-    if any(part in {"", ".", ".."} for part in parts):
-        return "empty, '.' or '..' part"
-    return "longer than 4096 characters" if len(name) > 4096 else ""
-
-
-def collisions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of names that are one file on some file system (case, Unicode form), or a file and a folder of one name."""
-    files: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    for name in sorted(names):
-        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-        parts = key.removesuffix("/").split("/")
-        for depth in range(1, len(parts)):
-            folders.setdefault("/".join(parts[:depth]), name)
-        if name.endswith("/"):
-            folders.setdefault("/".join(parts), name)
-        elif (other := files.setdefault(key, name)) != name:
-            yield name, other
-    for key, name in files.items():
-        if key in folders:
-            yield name, folders[key]
-
-
 def raw(archive: Archive, member: Member) -> Iterator[bytes]:
     """The member's data as it stands in the zip, in chunks.
 
@@ -312,7 +283,7 @@ def raw(archive: Archive, member: Member) -> Iterator[bytes]:
 
 
 def contents(archive: Archive, member: Member) -> Iterator[bytes]:
-    """The member's content in chunks of at most 1 MiB, never more bytes than its header declares.
+    """The member's content in chunks, never more bytes than its header declares.
 
     Raises:
         ContentError: more or fewer bytes than declared, broken deflate data, or a wrong CRC-32.

@@ -41,6 +41,7 @@ class Row:
 
     @property
     def algorithm(self) -> str:
+        """Name of the digest's algorithm, empty without a digest."""
         return self.digest.partition("=")[0]
 
     @property

@@ -16,19 +16,11 @@ once, last.
 
 from __future__ import annotations
 
-import io
-import os
 import stat
-import tempfile
-import time as clock
 import zipfile
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from hatch_epctx import files
 from hatch_epctx.digest import digest_stream
 from hatch_epctx.errors import ConfigError, StoreError, VerificationError
 from hatch_epctx.wheelfile.archive import (
@@ -36,19 +28,21 @@ from hatch_epctx.wheelfile.archive import (
     ContentError,
     Member,
     Problem,
-    collisions,
     contents,
-    name_fault,
     open_archive,
     raw,
     without_place,
 )
+from hatch_epctx.wheelfile.entries import Entry, checked, opened, refuse_misplaced
+from hatch_epctx.wheelfile.names import is_metadata
+from hatch_epctx.wheelfile.part import replacing
 from hatch_epctx.wheelfile.record import MAX_RECORD, RecordError, Row, encode_digest, format_record, parse_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-__all__ = ["Compression", "Entry", "ZipTime", "add_files", "reproducible_time"]
+__all__ = ["Compression", "ZipTime", "add_files", "reproducible_time"]
 
 Compression = Literal["stored", "deflated"]
 ZipTime: TypeAlias = tuple[int, int, int, int, int, int]
@@ -60,22 +54,6 @@ _UNIX = 3
 _EARLIEST = 315532800  # 1980-01-01, the first day a zip can name
 _LATEST = 4354819198  # 2107-12-31 23:59:58
 _HATCHLING_DEFAULT = "1580601600"  # 2020-02-02, hatchling's time without SOURCE_DATE_EPOCH
-_ABANDONED = 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One file to add.
-
-    Attributes:
-        name: path in the wheel, such as ``acme_vision/_epctx/manifest.json``.
-        source: the file to read, or the bytes themselves.
-        digest: what the content must hash to (64 hexadecimal digits); empty: whatever is read counts.
-    """
-
-    name: str
-    source: Path | bytes
-    digest: str = ""
 
 
 def reproducible_time(environ: Mapping[str, str]) -> ZipTime:
@@ -101,7 +79,12 @@ def reproducible_time(environ: Mapping[str, str]) -> ZipTime:
 
 
 def add_files(
-    wheel: Path, entries: Iterable[Entry], *, compression: Compression = "stored", time: ZipTime | None = None
+    wheel: Path,
+    entries: Iterable[Entry],
+    *,
+    compression: Compression = "stored",
+    time: ZipTime | None = None,
+    owned: str = "",
 ) -> None:
     """Add `entries` to the finished wheel at `wheel` and bring its RECORD up to date.
 
@@ -119,6 +102,8 @@ def add_files(
         compression: of the added files only.
         time: of the added files; None takes the time of the backend's own RECORD, so that its rule holds
             (SOURCE_DATE_EPOCH, 2020-02-02 for hatchling without it).
+        owned: a folder such as ``acme_vision/_epctx`` that holds entries and nothing else: what the backend found in
+            it (left by an earlier build) is dropped. Nothing happens when there are no entries.
 
     Raises:
         ConfigError: two entries of one name, a name that is not portable or that is RECORD's own.
@@ -126,21 +111,22 @@ def add_files(
             changes while it is read.
         StoreError: a source cannot be read or the new wheel cannot be written.
     """
-    added = _checked(entries)
+    added = checked(entries)
     if not added:
         return
     target = wheel.resolve()
     try:
-        with open_archive(target) as archive:
-            old, record_member = _old_rows(wheel, archive, replaced={entry.name for entry in added})
+        # The old wheel is closed before it is replaced: Windows refuses otherwise.
+        with replacing(target) as stream, open_archive(target) as archive:
+            old, record = _old_rows(wheel, archive)
+            replaced = {entry.name for entry in added}
+            old = {name: row for name, row in old.items() if name not in replaced and not _within(name, owned)}
             members = [member for member in archive.members if member.name in old or member.is_folder]
-            _refuse_collisions(added, members)
-            when = time or record_member.info.date_time
-            with _replacing(target) as stream, _Writer(stream, "w", allowZip64=True) as writer:
+            refuse_misplaced(added, members, record)
+            with _Writer(stream, "w", allowZip64=True) as writer:
                 writer.comment = archive.comment
-                rows = _write_members(writer, archive, members, added, old, _METHODS[compression], when)
-                rows.append(Row(name=record_member.name))
-                writer.add_record(record_member.info, format_record(rows))
+                rows = _write_members(writer, archive, members, added, old, _METHODS[compression], time or record.time)
+                writer.add_record(record.info, format_record([*rows, Row(name=record.name)]))
     except ContentError as error:
         raise _malformed(wheel, [error.problem]) from error
     except OSError as error:
@@ -179,16 +165,21 @@ class _Writer(zipfile.ZipFile):
         info.compress_type = method
         info.create_system = _UNIX  # zipfile would say what system this is
         info.external_attr = _MODE
-        with _opened(entry) as (source, size):
-            info.file_size = size
-            with self.open(info, "w", force_zip64=size > zipfile.ZIP64_LIMIT // 2) as sink:
-                digest, read = digest_stream(source, copy_to=sink)
+        with opened(entry) as (source, size):
+            info.file_size = size  # zipfile chooses zip64 by it
+            try:
+                with self.open(info, "w") as sink:
+                    digest, read = digest_stream(source, copy_to=sink)
+            except RuntimeError:  # grew beyond 2 GiB, for which its header has no room
+                digest, read = "", -1
         if read != size or entry.digest not in {"", digest}:
             raise VerificationError(
-                f"{read} bytes with digest {digest} were read",
+                f"the content changed: {read} bytes with digest {digest} were read"
+                if read >= 0
+                else "the content grew while it was read",
                 where=entry.name,
                 expected=f"{size} bytes" + (f" with digest {entry.digest}" if entry.digest else ""),
-                remedy="The file changed since it was made. Build again.",
+                remedy="Build again.",
                 reason="source-changed",
             )
         return Row(name=entry.name, digest=encode_digest(digest), size=read)
@@ -196,7 +187,9 @@ class _Writer(zipfile.ZipFile):
     def add_record(self, old: zipfile.ZipInfo, data: bytes) -> None:
         """Append RECORD in the manner (time, mode, method) of the old one."""
         info = zipfile.ZipInfo(old.filename, old.date_time)
-        info.compress_type, info.create_system, info.external_attr = old.compress_type, old.create_system, old.external_attr
+        info.compress_type = old.compress_type
+        info.create_system = old.create_system
+        info.external_attr = old.external_attr
         self.writestr(info, data)
 
 
@@ -213,52 +206,25 @@ def _write_members(
     rows: list[Row] = []
     for metadata in (False, True):
         for member in members:
-            if _is_metadata(member.name) == metadata:
+            if is_metadata(member.name) == metadata:
                 writer.copy(archive, member)
                 if row := old.get(member.name):
                     rows.append(row)
-        rows += [writer.add(entry, method, when) for entry in added if _is_metadata(entry.name) == metadata]
+        rows += [writer.add(entry, method, when) for entry in added if is_metadata(entry.name) == metadata]
     return rows
 
 
-def _checked(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries sorted by name; names portable and distinct."""
-    result = sorted(entries, key=lambda entry: entry.name)
-    for entry in result:
-        fault = name_fault(entry.name)
-        if fault or not all(files.contained(part) for part in entry.name.split("/")):
-            raise ConfigError(
-                f"{entry.name!r} cannot be a file in a wheel ({fault or 'a part is not portable'})",
-                expected="a relative path whose parts every file system takes",
-                reason="entry-name",
-            )
-        if _is_metadata(entry.name) and entry.name.partition("/")[2] in {"RECORD", "RECORD.jws", "RECORD.p7s"}:
-            raise ConfigError(f"{entry.name!r} is the wheel's own", reason="entry-name")
-    names = [entry.name for entry in result]
-    clash = next((name for name, following in zip(names, names[1:]) if name == following), "")
-    if clash:
-        raise ConfigError(f"{clash!r} is added twice", expected="one file of a name", reason="entry-twice")
-    return result
+def _within(name: str, folder: str) -> bool:
+    return bool(folder) and name.startswith(f"{folder}/")
 
 
-def _refuse_collisions(added: Sequence[Entry], members: Sequence[Member]) -> None:
-    ours = {entry.name for entry in added}
-    for name, other in collisions([*ours, *(member.name for member in members)]):
-        if {name, other} & ours:
-            raise ConfigError(
-                f"{name!r} and {other!r} are one path on some file systems",
-                expected="names that differ in more than case, and no file where a folder is",
-                reason="entry-collision",
-            )
-
-
-def _old_rows(wheel: Path, archive: Archive, *, replaced: set[str]) -> tuple[dict[str, Row], Member]:
-    """Rows of the members that stay, and RECORD's own member. The wheel must be well-formed in every respect."""
+def _old_rows(wheel: Path, archive: Archive) -> tuple[dict[str, Row], Member]:
+    """Rows of all files but RECORD, and RECORD's own member. The wheel must be well-formed in every respect."""
     problems = [problem for problem in archive.problems if problem.reason != "collision"]
     if problems:
         raise _malformed(wheel, problems)
     by_name = {member.name: member for member in archive.members if not member.is_folder}
-    records = [member for name, member in by_name.items() if _is_metadata(name) and name.endswith("/RECORD")]
+    records = [member for name, member in by_name.items() if is_metadata(name) and name.endswith("/RECORD")]
     records = [member for member in records if member.name.count("/") == 1]
     if len(records) != 1:
         text = f"{len(records)} files *.dist-info/RECORD; expected one"
@@ -278,7 +244,7 @@ def _old_rows(wheel: Path, archive: Archive, *, replaced: set[str]) -> tuple[dic
     if listed != there:
         text = "in RECORD but not in the wheel" if listed - there else "in the wheel but not in RECORD"
         raise _malformed(wheel, [Problem(reason="unlisted", name=min(listed ^ there), text=text)])
-    return {name: row for name, row in rows.items() if name not in replaced}, record
+    return rows, record
 
 
 def _read_record(wheel: Path, archive: Archive, record: Member) -> list[Row]:
@@ -301,42 +267,3 @@ def _malformed(wheel: Path, problems: Sequence[Problem]) -> VerificationError:
         reason=first.reason,
         detail="\n".join(str(problem) for problem in problems[1:20]),
     )
-
-
-def _is_metadata(name: str) -> bool:
-    folder, separator, _ = name.partition("/")
-    return bool(separator) and folder.endswith(".dist-info")
-
-
-@contextmanager
-def _opened(entry: Entry) -> Iterator[tuple[IO[bytes], int]]:
-    """The entry's content and its size; links are followed, since a wheel holds regular files only."""
-    if isinstance(entry.source, bytes):
-        yield io.BytesIO(entry.source), len(entry.source)
-        return
-    with open(entry.source, "rb", buffering=0) as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise VerificationError("not a regular file", where=str(entry.source), reason="source-kind")
-        yield stream, status.st_size
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
-    """A new file beside `target` that takes its place when the block ends well and is removed when it does not."""
-    prefix = f".{target.name}."
-    for part in target.parent.glob(f"{prefix}*.part"):
-        if clock.time() - part.stat().st_mtime > _ABANDONED:
-            files.remove_tree(part)
-    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=target.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w+b") as stream:
-            yield stream
-        part.chmod(stat.S_IMODE(target.stat().st_mode))
-        files.fault_point("wheel-written")
-        files.replace_file(part, target)
-        files.fault_point("wheel-replaced")
-    except BaseException:
-        files.remove_tree(part)
-        raise

@@ -1,0 +1,116 @@
+"""Time and memory of adding incompressible files to a wheel, against a build backend that deflates them.
+
+Run: python tests/benchmarks/bench_wheelfile.py [--size MIB] [--rounds N] [--folder DIR]
+
+Both ways make a wheel with the same content in a process of their own, one after the other, so that the peak memory
+the system reports for a process belongs to one way alone. "backend" is hatchling's own WheelArchive, file and RECORD
+included; "ours" is hatchling's WheelArchive without the large file, followed by `add_files`. Both include the fsync of
+the result, since ours makes it. Prints a table and the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NAME = "bench-1.0-py3-none-any.whl"
+
+
+def backend_wheel(folder: Path, blob: Path | None) -> Path:
+    """A small wheel as hatchling writes it, with `blob` inside when given."""
+    from hatchling.builders.plugin.interface import IncludedFile
+    from hatchling.builders.wheel import RecordFile, WheelArchive
+
+    wheel = folder / NAME
+    with WheelArchive("bench-1.0", reproducible=True) as archive, RecordFile() as records:
+        records.write(archive.write_file("bench/__init__.py", b"x = 1\n"))
+        if blob is not None:
+            records.write(archive.add_file(IncludedFile(str(blob), "", "bench/_epctx/blob.bin")))
+        records.write(archive.write_metadata("METADATA", "Metadata-Version: 2.4\nName: bench\nVersion: 1.0\n"))
+        text = "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        records.write(archive.write_metadata("WHEEL", text))
+        records.write((f"{archive.metadata_directory}/RECORD", "", ""))
+        archive.write_metadata("RECORD", records.construct())
+    shutil.move(archive.path, wheel)
+    return wheel
+
+
+def run(way: str, folder: Path, blob: Path) -> dict[str, float]:
+    """One measurement, in this process."""
+    import hatchling.builders.wheel  # noqa: F401  # importing is no part of either way
+
+    from hatch_epctx.wheelfile import Entry, add_files
+
+    (folder / NAME).unlink(missing_ok=True)  # freeing a gigabyte takes its time too
+    started = time.perf_counter()
+    if way == "ours":
+        wheel = backend_wheel(folder, None)
+        add_files(wheel, [Entry(name="bench/_epctx/blob.bin", source=blob)])
+    else:
+        wheel = backend_wheel(folder, blob)
+        with wheel.open("rb") as stream:
+            os.fsync(stream.fileno())
+    seconds = time.perf_counter() - started
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    return {"seconds": seconds, "peak_mib": peak, "wheel_mib": wheel.stat().st_size / 2**20}
+
+
+def measure(way: str, folder: Path, blob: Path) -> dict[str, float]:
+    """One measurement, in a fresh process."""
+    command = [sys.executable, __file__, "--way", way, "--folder", str(folder), "--blob", str(blob)]
+    # The archive is made in TMPDIR and moved: keep both on one file system, or a copy is measured as well.
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environ).stdout
+    result: dict[str, float] = json.loads(output)
+    return result
+
+
+def main() -> None:
+    """Parse arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--size", type=int, default=1024, help="MiB of random bytes (default 1024)")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each way (default 3)")
+    parser.add_argument("--folder", type=Path, help="where to write (default: a temporary folder)")
+    parser.add_argument("--way", choices=["backend", "ours"], help=argparse.SUPPRESS)
+    parser.add_argument("--blob", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        print(json.dumps(run(options.way, options.folder, options.blob)))
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        blob = folder / "blob.bin"
+        source = random.Random(0)  # noqa: S311  # incompressible, not secret
+        with blob.open("wb") as stream:
+            for _ in range(options.size):
+                stream.write(source.randbytes(2**20))
+        results: dict[str, list[dict[str, float]]] = {"backend": [], "ours": []}
+        for _ in range(options.rounds):
+            for way, measured in results.items():
+                measured.append(measure(way, folder, blob))
+    print(f"{options.size} MiB of random bytes, {options.rounds} rounds, Python {sys.version.split()[0]}")
+    for way, measured in results.items():
+        times = [one["seconds"] for one in measured]
+        peak = max(one["peak_mib"] for one in measured)
+        wheel = measured[-1]["wheel_mib"]
+        print(
+            f"{way:8} median {statistics.median(times):6.2f} s  (least {min(times):.2f}, most {max(times):.2f})"
+            f"  peak memory {peak:5.0f} MiB  wheel {wheel:.1f} MiB"
+        )
+    medians = {way: statistics.median(one["seconds"] for one in measured) for way, measured in results.items()}
+    print(f"ratio    {medians['backend'] / medians['ours']:.1f} times less wall time")
+
+
+if __name__ == "__main__":
+    main()
