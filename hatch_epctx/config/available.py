@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 from hatch_epctx.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["UNAVAILABLE", "refusal", "used_keys"]
+
+_VARIABLE = "EPCTX_"
 
 UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -34,6 +36,7 @@ UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
         "cache.max-age": "collecting the store by age",
         "cache.remote": "the remote cache; the store is local",
         "cache.remote-mode": "the remote cache; the store is local",
+        "EPCTX_KEEP_STAGING": "keeping the folder of a failed compile",
         "EPCTX_LOCKED": "epctx.lock",
         "EPCTX_REMOTE_CACHE": "the remote cache; the store is local",
     }
@@ -41,27 +44,24 @@ UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
 """Dotted key (`*` stands for a name), or variable, and what it would bring, with what to do in its place."""
 
 
-def refusal(place: str, keys: Sequence[str]) -> ConfigError | None:
-    """The error for using `keys` at `place`, None where they are available. Keys below a listed one are covered by it."""
-    for pattern, text in UNAVAILABLE.items():
-        parts = pattern.split(".")
-        if len(keys) >= len(parts) and all(part in ("*", key) for part, key in zip(parts, keys, strict=False)):
-            what = "Unset it." if pattern.startswith("EPCTX_") else "Remove the key."
-            return ConfigError(f"not available in this version: {text}", where=place, remedy=what, reason="unavailable")
-    return None
+def refusal(place: str, pattern: str) -> ConfigError:
+    """The error for using, at `place`, what `pattern` lists."""
+    what = "Unset it." if pattern.startswith(_VARIABLE) else "Remove the key."
+    found = f"not available in this version: {UNAVAILABLE[pattern]}"
+    return ConfigError(found, where=place, remedy=what, reason="unavailable")
 
 
-def used_keys(table: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
-    """Every listed key that `table` sets, as the path of its parts."""
+def used_keys(table: Mapping[str, object]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every (pattern, key path) of a listed key that `table` sets, to whatever value."""
     for pattern in UNAVAILABLE:
-        if not pattern.startswith("EPCTX_"):
-            yield from _matches(table, tuple(pattern.split(".")), ())
+        if not pattern.startswith(_VARIABLE):
+            yield from ((pattern, path) for path in _matches(table, tuple(pattern.split(".")), ()))
 
 
 def _matches(table: object, parts: tuple[str, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if not parts:
         yield path
     elif isinstance(table, dict):
-        for key in table if parts[0] == "*" else [parts[0]]:
+        for key in table if parts[0] == "*" else parts[:1]:
             if key in table:
                 yield from _matches(table[key], parts[1:], (*path, key))

@@ -29,6 +29,11 @@ class Presentation:
     why: str
 
 
+def kebab(name: str) -> str:
+    """The TOML key of a Python name."""
+    return name.rstrip("_").replace("_", "-")
+
+
 class Table(BaseModel):
     """A TOML table: kebab-case keys, no unknown ones, TOML's own types, immutable."""
 
@@ -38,14 +43,9 @@ class Table(BaseModel):
         strict=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
-        alias_generator=lambda name: kebab(name),
+        alias_generator=kebab,
         hide_input_in_errors=True,
     )
-
-
-def kebab(name: str) -> str:
-    """The TOML key of a Python name."""
-    return name.rstrip("_").replace("_", "-")
 
 
 def bad(found: str, *, expected: str = "", remedy: str = "") -> PydanticCustomError:

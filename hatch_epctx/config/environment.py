@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
-from hatch_epctx.config.available import refusal
+from hatch_epctx.config.available import UNAVAILABLE, refusal
 from hatch_epctx.config.errors import raise_all
 from hatch_epctx.errors import ConfigError, suggest
 
@@ -106,8 +106,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 def _unavailable(values: Mapping[str, str]) -> list[ConfigError]:
     """Refusals of variables that ask for what this version cannot do; EPCTX_LOCKED=0 asks for nothing."""
-    names = [name for name in sorted(values) if name in VARIABLES and _WORDS.get(values[name].lower()) is not False]
-    return [error for name in names if (error := refusal(name, (name,))) is not None]
+    return [refusal(n, n) for n in sorted(values) if n in UNAVAILABLE and _WORDS.get(values[n].lower()) is not False]
 
 
 def _unknown(name: str) -> ConfigError:

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Layer", "Layers", "dotted", "merge"]
+__all__ = ["NOTHING", "Layer", "Layers", "dotted", "merge", "step"]
+
+NOTHING = object()
+"""No value: None may be one."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 
@@ -48,33 +51,37 @@ class Layers:
 
     def place(self, keys: Sequence[str | int]) -> str:
         """Dotted place of `keys` in the highest layer that holds the longest part of them."""
-        best, depth = self.layers[0].place if self.layers else "tool.epctx", 0
+        return dotted(self._holder(keys), keys)
+
+    def place_of_table(self, keys: Sequence[str | int]) -> str:
+        """Dotted place of the table that holds the last of `keys`, in the layer that `place` names."""
+        return dotted(self._holder(keys), keys[:-1])
+
+    def _holder(self, keys: Sequence[str | int]) -> str:
+        best, depth = self.layers[0].place if self.layers else "", 0
         for layer in self.layers:
             found = _depth(layer.table, keys)
             if found >= depth and found > 0:
                 best, depth = layer.place, found
-        return dotted(best, keys)
-
-    def holder(self, keys: Sequence[str | int]) -> Layer | None:
-        """The highest layer that holds all of `keys`, None where none does."""
-        for layer in reversed(self.layers):
-            if _depth(layer.table, keys) == len(keys):
-                return layer
-        return None
+        return best
 
 
-def _depth(table: object, keys: Iterable[str | int]) -> int:
+def _depth(table: object, keys: Sequence[str | int]) -> int:
     """How many of `keys`, from the first on, lead somewhere in `table`."""
-    depth = 0
-    for key in keys:
-        if isinstance(table, Mapping) and key in table:
-            table = table[str(key)]
-        elif isinstance(table, (list, tuple)) and isinstance(key, int) and key < len(table):
-            table = table[key]
-        else:
-            break
-        depth += 1
-    return depth
+    for depth, key in enumerate(keys):
+        table = step(table, key)
+        if table is NOTHING:
+            return depth
+    return len(keys)
+
+
+def step(node: object, key: str | int) -> object:
+    """What stands in a table or array at `key`, `NOTHING` where nothing does."""
+    if isinstance(node, Mapping):
+        return node.get(key, NOTHING)
+    if isinstance(node, (list, tuple)) and isinstance(key, int) and key < len(node):
+        return node[key]
+    return NOTHING
 
 
 def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ compile identity (`InIdentity`) or is presentation only (`Presentation`); a test
 Fields of `available.UNAVAILABLE` are declared and refused when used.
 """
 
+# ruff: noqa: TC001  # pydantic evaluates the annotations when the classes are made
+
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -166,9 +168,7 @@ class Target(Table):
 class Group(Table):
     """Models that are compiled together, so that they share weights in one context binary."""
 
-    models: Annotated[
-        Annotated[tuple[str, ...], Field(strict=False, min_length=1)], InIdentity(at="model.members")
-    ]
+    models: Annotated[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], InIdentity(at="model.members")]
     """Names or globs of the members, in the order in which they are compiled."""
 
     targets: Annotated[
@@ -208,9 +208,9 @@ class Cache(Table):
     remote: Annotated[str | None, Presentation(why="says where artifacts may come from, by the same identity")] = None
     """A remote cache: grpc:// or grpcs:// (Remote Execution API), http:// or https:// (Bazel's HTTP cache)."""
 
-    remote_mode: Annotated[
-        Literal["read-write", "read-only"], Presentation(why="says where artifacts may go to")
-    ] = "read-write"
+    remote_mode: Annotated[Literal["read-write", "read-only"], Presentation(why="says where artifacts may go to")] = (
+        "read-write"
+    )
     """Whether results are stored in the remote cache too."""
 
 
@@ -221,7 +221,8 @@ class Condition(Table):
     """Glob or globs over the operating system: linux, windows, darwin. Case does not count."""
 
     platform_machine: Patterns | None = None
-    """Glob or globs over the architecture: x86_64, aarch64, ... Case does not count; AMD64 and arm64 are read as these."""
+    """Glob or globs over the architecture: x86_64, aarch64 and so on. Case does not count; AMD64 and arm64 are other
+    spellings of these two."""
 
     env: dict[EnvironmentName, EnvironmentTest] = Field(default_factory=dict)
     """Environment variables by name: text is a glob over the value, true means set to something other than "", "0" and

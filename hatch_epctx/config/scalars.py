@@ -87,14 +87,16 @@ def _check_import_name(name: str) -> str:
     if not _IMPORT_NAME.match(name):
         proposal = re.sub(r"[-\s]+", "_", name.strip().replace("/", "."))
         hint = f"Did you mean {proposal!r}?" if _IMPORT_NAME.match(proposal) else ""
-        raise bad(f"{name!r} is not an import name", expected="such as 'acme_vision' or 'acme.vision'", remedy=hint)
+        raise bad(f"{name!r} is not an import name", expected="one such as 'acme_vision' or 'acme.vision'", remedy=hint)
     return name
 
 
 def _check_source(text: str) -> str:
     """A path inside the project, normalised, with forward slashes."""
-    if not text.strip() or "\0" in text:
-        raise bad("the path is empty" if not text.strip() else "the path holds a NUL character", expected="an ONNX file")
+    if not text.strip():
+        raise bad("the path is empty", expected="an ONNX file")
+    if "\0" in text:
+        raise bad("the path holds a NUL character", expected="an ONNX file")
     if "\\" in text:
         raise bad(f"the path {text!r} holds a backslash", remedy=f"Write {text.replace(chr(92), '/')!r}.")
     into = "Copy the model into the project, or make a link to it there; links are followed."
@@ -156,7 +158,7 @@ def _check_requirement(text: str) -> str:
         return str(requirements.Requirement(text))
     except requirements.InvalidRequirement as error:
         reason = str(error).splitlines()[0]
-        raise bad(f"{text!r} is not a requirement ({reason})", expected="such as 'onnxruntime-qnn>=2.7'") from error
+        raise bad(f"{text!r} is not a requirement ({reason})", expected="one such as 'onnxruntime-qnn>=2.7'") from error
 
 
 def _check_environment_test(value: object) -> object:
@@ -195,7 +197,10 @@ Requirement = Annotated[str, AfterValidator(_check_requirement)]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 """A TOML array of strings."""
 Patterns = Annotated[
-    tuple[str, ...], Field(strict=False, min_length=1), BeforeValidator(_read_patterns), _one_or_more({"type": "string"})
+    tuple[str, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(_read_patterns),
+    _one_or_more({"type": "string"}),
 ]
 """One glob or an array of them; any one that matches will do."""
 State = Literal["wheel", "editable", "sdist"]

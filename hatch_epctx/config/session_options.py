@@ -70,8 +70,7 @@ def _read_value(value: object) -> str:
             raise bad("the value holds a NUL character")
         return value
     if isinstance(value, dict):
-        key = next(iter(value), "disable_cpu_ep_fallback")
-        remedy = f"A key with dots stands in quotes: \"session.{key}\" = ...; without them TOML reads tables."
+        remedy = 'A key with dots stands in quotes, as "session.disable_cpu_ep_fallback" does.'
         raise bad("found a table", expected="a string, an integer or a boolean", remedy=remedy)
     raise bad(f"found {value!r}", expected="a string, an integer or a boolean")
 

@@ -1,0 +1,38 @@
+"""The configuration: `[tool.epctx]` and the EPCTX_* environment, read, checked and expanded into variants.
+
+`load_project` is the way in for a project, `single_variant` for one model outside any. Only this sub-package knows
+pydantic; everything it hands out is frozen.
+"""
+
+from hatch_epctx.config.available import UNAVAILABLE
+from hatch_epctx.config.base import InIdentity, Presentation
+from hatch_epctx.config.environment import VARIABLES, Environment, read_environment
+from hatch_epctx.config.errors import ConfigErrors
+from hatch_epctx.config.expand import expand, single_variant
+from hatch_epctx.config.fields import walk
+from hatch_epctx.config.load import Machine, load_settings
+from hatch_epctx.config.models import Settings
+from hatch_epctx.config.project import Project, load_project, read_project
+from hatch_epctx.config.schema import schema
+from hatch_epctx.config.variant import Variant
+
+__all__ = [
+    "UNAVAILABLE",
+    "VARIABLES",
+    "ConfigErrors",
+    "Environment",
+    "InIdentity",
+    "Machine",
+    "Presentation",
+    "Project",
+    "Settings",
+    "Variant",
+    "expand",
+    "load_project",
+    "load_settings",
+    "read_environment",
+    "read_project",
+    "schema",
+    "single_variant",
+    "walk",
+]

@@ -1,0 +1,245 @@
+"""From settings to variants: models x targets, names and globs, selection by environment.
+
+Variants come in the order of declaration: models first, of each model its targets, its shipped source last.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pydantic import ValidationError
+
+from hatch_epctx.config.errors import findings, raise_all
+from hatch_epctx.config.layers import Layer, Layers, dotted
+from hatch_epctx.config.models import Model, Target
+from hatch_epctx.config.scalars import RESERVED_TARGET
+from hatch_epctx.config.targets import ResolvedTarget, resolve_target
+from hatch_epctx.config.variant import Variant
+from hatch_epctx.errors import ConfigError, suggest
+from hatch_epctx.providers import find_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hatch_epctx.config.base import Table
+    from hatch_epctx.config.models import Settings
+
+    _Named = tuple[str, str]
+    """(expanded name, declared name)"""
+
+__all__ = ["expand", "single_variant"]
+
+_T = TypeVar("_T", bound="Table")
+
+_ADD_MODEL = "Add a table such as [tool.epctx.models.detector] with 'source = \"models/detector.onnx\"'."
+
+_SOURCE_EP = "cpu"
+"""The EP that runs shipped source models."""
+
+
+def expand(settings: Settings, root: Path) -> tuple[Variant, ...]:
+    """The selected variants of a project.
+
+    Every target is checked against its EP, used and selected or not.
+
+    Args:
+        settings: what `load_settings` gave.
+        root: the project's folder; sources, files and folders are relative to it.
+
+    Raises:
+        ConfigError: nothing to build; an EP, device or option that does not fit; names that clash; a name or glob,
+            in the configuration or in EPCTX_MODELS and EPCTX_TARGETS, that matches nothing. All at once.
+    """
+    root = root.absolute()
+    errors: list[ConfigError] = []
+    targets = _targets(settings, root, errors)
+    _check_clashes(settings, "models", [(name, name) for name in settings.models], errors)
+    _check_clashes(settings, "targets", [(target.name, target.base) for target in targets], errors)
+    if not settings.models:
+        errors.append(_bad("no model is declared", settings.place("models"), remedy=_ADD_MODEL))
+    chosen = {name: _targets_of(name, model, targets, settings, errors) for name, model in settings.models.items()}
+    raise_all(errors)
+    return _select(settings, root, targets, chosen)
+
+
+def single_variant(source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any] | None = None) -> Variant:
+    """The variant of one model file outside any project.
+
+    Args:
+        source: the ONNX file.
+        target: a target's table with TOML's keys; file and folder options are relative to the current folder.
+        model: further keys of the model's table, such as "free-dimensions".
+
+    Raises:
+        ConfigError: as `load_settings` and `expand` have it; places are the tables' own keys.
+    """
+    errors: list[ConfigError] = []
+    declared = _validated(Target, target, errors)
+    of_model = _validated(Model, {"source": source.name, **(model or {})}, errors)
+    raise_all(errors)
+    declared, of_model = cast("Target", declared), cast("Model", of_model)
+    resolved = resolve_target(declared.ep, declared, Path.cwd(), lambda *keys: dotted("", keys))[0]
+    return _variant(source.stem, source.absolute(), of_model, resolved)
+
+
+def _validated(table: type[_T], data: Mapping[str, Any], errors: list[ConfigError]) -> _T | None:
+    try:
+        return table.model_validate(data)
+    except ValidationError as error:
+        errors += [found for _, found in findings(error, table, Layers((Layer(place="", table=data),)))]
+        return None
+
+
+def _targets(settings: Settings, root: Path, errors: list[ConfigError]) -> list[ResolvedTarget]:
+    resolved = (_resolved(settings, name, root, errors) for name in settings.targets)
+    return [target for targets in resolved for target in targets]
+
+
+def _resolved(settings: Settings, name: str, root: Path, errors: list[ConfigError]) -> tuple[ResolvedTarget, ...]:
+    try:
+        return resolve_target(name, settings.targets[name], root, partial(settings.place, "targets", name))
+    except ConfigError as error:
+        errors.append(error)
+        return ()
+
+
+def _check_clashes(settings: Settings, key: str, names: Iterable[_Named], errors: list[ConfigError]) -> None:
+    """Refuse names that some file systems take for the same file."""
+    seen: dict[str, str] = {}
+    for name, declared in names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            found = (
+                f"the name {name!r} is that of another"
+                if other == name
+                else f"{name!r} and {other!r} differ in case only"
+            )
+            remedy = "Choose other names; a target with a matrix has its values in its name."
+            errors.append(_bad(found, settings.place(key, declared), remedy=remedy))
+
+
+def _targets_of(
+    name: str, model: Model, targets: list[ResolvedTarget], settings: Settings, errors: list[ConfigError]
+) -> tuple[ResolvedTarget, ...]:
+    """The targets of one model, in the order of their declaration."""
+    declared = model.targets
+    if declared is None:
+        chosen = tuple(targets)
+    else:
+        names = [(target.name, target.base) for target in targets]
+        # A target that failed its own checks is not "no target"; how it would expand is not known.
+        failed = settings.targets.keys() - {base for _, base in names}
+        patterns = [pattern for pattern in declared if not any(_could_be(pattern, base) for base in failed)]
+        place = partial(settings.place, "models", name, "targets")
+        wanted = _matching(patterns, names, "target", lambda pattern: place(declared.index(pattern)), errors)
+        chosen = tuple(target for target in targets if target.name in wanted)
+    if not chosen and not model.ship_source and not errors:
+        remedy = "Declare one under [tool.epctx.targets], or set 'ship-source = true'."
+        errors.append(_bad("the model has no target", settings.place("models", name), remedy=remedy))
+    return chosen
+
+
+def _could_be(pattern: str, base: str) -> bool:
+    return fnmatchcase(base, pattern) or pattern.startswith(f"{base}-")
+
+
+def _matching(
+    patterns: Iterable[str],
+    names: Iterable[_Named],
+    what: str,
+    place: Callable[[str], str],
+    errors: list[ConfigError],
+) -> set[str]:
+    """Names that one of the patterns means, by themselves or by the name they are declared under.
+
+    A pattern that means nothing goes to `errors`.
+    """
+    names = list(names)
+    wanted: set[str] = set()
+    for pattern in patterns:
+        found = {name for name, declared in names if fnmatchcase(name, pattern) or fnmatchcase(declared, pattern)}
+        wanted |= found
+        if not found:
+            known = [name for name, _ in names]
+            errors.append(
+                _bad(
+                    f"{pattern!r} matches no {what}",
+                    place(pattern),
+                    expected=f"a name or glob of {', '.join(known)}" if known else "",
+                    remedy=suggest(pattern.strip("*?"), known),
+                )
+            )
+    return wanted
+
+
+def _select(
+    settings: Settings, root: Path, targets: list[ResolvedTarget], chosen: Mapping[str, tuple[ResolvedTarget, ...]]
+) -> tuple[Variant, ...]:
+    """Variants that EPCTX_MODELS and EPCTX_TARGETS leave. Shipped sources ride along: they cost no compile."""
+    environment, errors = settings.environment, list[ConfigError]()
+    names = [(target.name, target.base) for target in targets]
+    names += (
+        [(RESERVED_TARGET, RESERVED_TARGET)] if any(model.ship_source for model in settings.models.values()) else []
+    )
+    models = _matching(environment.models, [(name, name) for name in chosen], "model", lambda _: "EPCTX_MODELS", errors)
+    wanted = _matching(environment.targets, names, "target", lambda _: "EPCTX_TARGETS", errors)
+    raise_all(errors)
+    variants = []
+    for name, model in settings.models.items():
+        if environment.models and name not in models:
+            continue
+        source = root / model.source
+        kept = [target for target in chosen[name] if not environment.targets or target.name in wanted]
+        variants += [_variant(name, source, model, target) for target in kept]
+        variants += [_source_variant(name, source)] if model.ship_source else []
+    if not variants:
+        found = "no selected model is compiled for a selected target"
+        raise _bad(found, "EPCTX_TARGETS", remedy="Select other models or targets, or set EPCTX_SKIP=1 to build none.")
+    return tuple(variants)
+
+
+def _variant(name: str, source: Path, model: Model, target: ResolvedTarget) -> Variant:
+    declared = target.declared
+    return Variant(
+        model=name,
+        target=target.name,
+        base_target=target.base,
+        source=source,
+        provider=target.provider,
+        device=target.device,
+        provider_options=target.provider_options,
+        runtime_options=target.runtime_options,
+        session_options=MappingProxyType(declared.session_options),
+        free_dimensions=MappingProxyType(model.free_dimensions),
+        free_dimension_denotations=MappingProxyType(model.free_dimension_denotations),
+        embed=declared.embed,
+        optimization=declared.optimization or target.provider.default_optimization,
+        load_check=declared.load_check,
+        requires=declared.requires,
+        env=MappingProxyType(declared.env),
+        timeout=declared.timeout,
+        required=declared.required,
+    )
+
+
+def _source_variant(name: str, source: Path) -> Variant:
+    """The source model as it is: no option of any target counts for it."""
+    provider = find_provider(_SOURCE_EP)
+    return Variant(
+        model=name,
+        target=RESERVED_TARGET,
+        base_target=RESERVED_TARGET,
+        source=source,
+        provider=provider,
+        device=provider.devices[0],
+        optimization=provider.default_optimization,
+        is_source=True,
+    )
+
+
+def _bad(found: str, where: str, expected: str = "", remedy: str = "") -> ConfigError:
+    return ConfigError(found, where=where, expected=expected, remedy=remedy, reason="bad-value")

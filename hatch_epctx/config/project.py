@@ -1,0 +1,161 @@
+"""A project: pyproject.toml, the settings of this run, the selected variants."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from hatch_epctx.config.errors import toml_type
+from hatch_epctx.config.expand import expand
+from hatch_epctx.config.load import HOOK_PLACE, TABLE_PLACE, load_settings
+from hatch_epctx.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hatch_epctx.config.environment import Environment
+    from hatch_epctx.config.models import Settings
+    from hatch_epctx.config.scalars import State
+    from hatch_epctx.config.variant import Variant
+
+__all__ = ["Project", "load_project", "read_project"]
+
+_PYPROJECT = "pyproject.toml"
+_HATCH = "hatch.toml"
+_TARGET_HOOK_PLACE = "tool.hatch.build.targets.wheel.hooks.epctx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """One project in one run."""
+
+    root: Path
+    """Absolute folder of pyproject.toml."""
+    name: str
+    """The distribution's name as declared; the package's where pyproject.toml gives none."""
+    settings: Settings
+    variants: tuple[Variant, ...]
+    """Selected variants: models in the order of their declaration, of each its targets in theirs, its source last."""
+
+    @property
+    def environment(self) -> Environment:
+        """What the EPCTX_* variables of this run say."""
+        return self.settings.environment
+
+
+def load_project(
+    root: Path, *, hook: Mapping[str, Any] | None = None, environ: Mapping[str, str], state: State
+) -> Project:
+    """Read the project in `root`.
+
+    Args:
+        root: the folder with pyproject.toml.
+        hook: the hook's own table as hatch passes it; read from pyproject.toml or hatch.toml when left out, so that
+            the command line and the hook see the same settings.
+        environ: environment variables.
+        state: what is being built.
+
+    Raises:
+        ConfigError: pyproject.toml cannot be read, or the configuration is wrong; all that is wrong with the
+            settings, or else all that is wrong with models and targets.
+    """
+    root = root.absolute()
+    document = _read_toml(root / _PYPROJECT)
+    place, table = _hook_table(root, document)
+    settings = load_settings(
+        _epctx_table(root, document),
+        hook=table if hook is None else hook,
+        hook_place=place,
+        environ=environ,
+        state=state,
+    )
+    name = _project_name(document) or settings.package
+    return Project(root=root, name=name, settings=settings, variants=expand(settings, root))
+
+
+def read_project(root: Path) -> Mapping[str, Any]:
+    """`[tool.epctx]` of the project in `root`, empty where there is none.
+
+    A `package` that was left out is filled in from the project's name, when a package of that name lies in `root` or
+    in ``src``: for "acme-vision" `acme_vision`, for "acme.vision" first the nested `acme.vision`.
+
+    Raises:
+        ConfigError: pyproject.toml is missing, is no TOML, or `tool.epctx` is no table.
+    """
+    return _epctx_table(root, _read_toml(root / _PYPROJECT))
+
+
+def _epctx_table(root: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    table = _table(document, TABLE_PLACE)
+    if "package" not in table and (package := _default_package(root, _project_name(document))):
+        return {"package": package, **table}
+    return table
+
+
+def _default_package(root: Path, name: str) -> str:
+    """The import name of a package in `root` that goes by the project's name, empty where there is none."""
+    flat = name.replace("-", "_")
+    for candidate in dict.fromkeys([flat, flat.lower(), flat.replace(".", "_"), flat.replace(".", "_").lower()]):
+        for base in (root, root / "src"):
+            if candidate and base.joinpath(*candidate.split(".")).is_dir():
+                return candidate
+    return ""
+
+
+def _project_name(document: Mapping[str, Any]) -> str:
+    name = _table(document, "project").get("name", "")
+    return name if isinstance(name, str) else ""
+
+
+def _hook_table(root: Path, document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The hook's table and its place: the wheel target's stands in for the general one, hatch.toml for [tool.hatch]."""
+    if (root / _HATCH).is_file():
+        own = _read_toml(root / _HATCH)
+        document = {"tool": {"hatch": {**_table(document, "tool.hatch"), **own}}}
+    for place in (_TARGET_HOOK_PLACE, HOOK_PLACE):
+        if _has(document, place):
+            return place, _table(document, place)
+    return HOOK_PLACE, {}
+
+
+def _has(document: Mapping[str, Any], place: str) -> bool:
+    parent, key = place.rsplit(".", 1)
+    return key in _table(document, parent)
+
+
+def _table(document: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """The table at a dotted place, empty where nothing stands.
+
+    Raises:
+        ConfigError: something else stands there.
+    """
+    node: Any = document
+    so_far: list[str] = []
+    for key in place.split("."):
+        so_far.append(key)
+        node = node.get(key, {})
+        if not isinstance(node, Mapping):
+            raise ConfigError(
+                f"found {toml_type(node)}", where=".".join(so_far), expected="a table", reason="bad-value"
+            )
+    return cast("Mapping[str, Any]", node)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError as error:
+        remedy = "Run in the project's folder, or name it."
+        raise ConfigError("the file does not exist", where=str(path), remedy=remedy, reason="no-project") from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path), reason="no-project") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", where=str(path), reason="bad-toml") from error

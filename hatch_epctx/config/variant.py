@@ -1,0 +1,74 @@
+"""Variants: one model for one expanded target, everything decided that the configuration decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hatch_epctx.providers import OptionValue, Provider
+
+__all__ = ["Variant"]
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One model for one expanded target. Paths are absolute; nothing is left to a default.
+
+    Whether files exist and distributions are installed is not known yet.
+    """
+
+    model: str
+    target: str
+    """Expanded name, such as "snapdragon-60"; "source" for a shipped source model."""
+    base_target: str
+    """The target's name in the configuration, such as "snapdragon"."""
+    source: Path
+    provider: Provider
+    device: str
+    """cpu, gpu or npu."""
+    provider_options: tuple[OptionValue, ...] = ()
+    """Effective options of the compile, sorted by name: the EP's defaults, the target's, the matrix's."""
+    runtime_options: tuple[OptionValue, ...] = ()
+    """Options that only loading gets, sorted by name."""
+    session_options: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    free_dimensions: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    free_dimension_denotations: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    embed: bool = False
+    optimization: str
+    """Graph optimisation level of the compile: disable-all, basic, extended, all."""
+    load_check: bool = True
+    requires: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    timeout: float = 600.0
+    """Seconds."""
+    required: bool = True
+    is_source: bool = False
+    """The source model itself, for the CPU EP: nothing is compiled."""
+
+    @property
+    def name(self) -> str:
+        """The variant's name, <model>.<target>."""
+        return f"{self.model}.{self.target}"
+
+    @property
+    def load_optimization(self) -> str:
+        """Graph optimisation level at which the result must be loaded."""
+        return self.provider.load_optimization
+
+    @property
+    def load_options(self) -> tuple[OptionValue, ...]:
+        """Options that loading the result gets, sorted by name.
+
+        They are what the EP reads at run time of the compile's options, under `runtime_options`. A path of the
+        building machine means nothing elsewhere and is left out.
+        """
+        carried = {option.name: option for option in self.provider_options if option.phase != "compile"}
+        carried |= {option.name: option for option in self.runtime_options}
+        return tuple(carried[name] for name in sorted(carried) if not carried[name].is_path)

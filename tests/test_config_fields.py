@@ -1,0 +1,162 @@
+"""Every field of the configuration: in the identity or presentation only; available or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hatch_epctx.config import UNAVAILABLE, InIdentity, Presentation, Settings, expand, load_settings, walk
+from hatch_epctx.config.available import used_keys
+from hatch_epctx.config.project import tomllib
+from hatch_epctx.errors import ConfigError
+from hatch_epctx.identity import document_of
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+AVAILABLE = {
+    "package",
+    "models.*.source",
+    "models.*.free-dimensions",
+    "models.*.free-dimension-denotations",
+    "models.*.targets",
+    "models.*.ship-source",
+    "targets.*.ep",
+    "targets.*.device",
+    "targets.*.provider-options",
+    "targets.*.session-options",
+    "targets.*.runtime-options",
+    "targets.*.embed",
+    "targets.*.optimization",
+    "targets.*.load-check",
+    "targets.*.requires",
+    "targets.*.env",
+    "targets.*.timeout",
+    "targets.*.matrix",
+    "targets.*.required",
+    "targets.*.allow-unknown-options",
+    "wheel.platform",
+    "wheel.compression",
+    "overrides.*.if.platform-system",
+    "overrides.*.if.platform-machine",
+    "overrides.*.if.env",
+    "overrides.*.if.state",
+}
+
+USES = {
+    "groups": '[groups.llm]\nmodels = ["a", "b"]\ntargets = ["t"]',
+    "executor": 'executor = "reapi"',
+    "report": "report = true",
+    "models.*.input-shapes": "[models.m]\nsource = 'm.onnx'\ninput-shapes = { x = [1, 3, 48, 192] }",
+    "models.*.matrix": "[models.m]\nsource = 'm.onnx'\nmatrix = { batch = [1, 2] }",
+    "models.*.prepare": "[models.m]\nsource = 'm.onnx'\nprepare = ['infer-shapes']",
+    "models.*.min-coverage": "[models.m]\nsource = 'm.onnx'\nmin-coverage = 0.9",
+    "models.*.check": "[models.m]\nsource = 'm.onnx'\ncheck = { inputs = 'i.npz', rtol = 0.05, atol = 0.01 }",
+    "targets.*.ep-cache": "[targets.t]\nep = 'qnn'\nep-cache = true",
+    "targets.*.platform": "[targets.t]\nep = 'qnn'\nplatform = 'win_arm64'",
+    "wheel.max-size": "[wheel]\nmax-size = '95MiB'",
+    "wheel.max-size-error": "[wheel]\nmax-size-error = true",
+    "cache.max-size": "[cache]\nmax-size = '20GiB'",
+    "cache.max-age": "[cache]\nmax-age = '90d'",
+    "cache.remote": "[cache]\nremote = 'grpc://cache.example:8980'",
+    "cache.remote-mode": "[cache]\nremote-mode = 'read-only'",
+}
+"""One use of every part that this version refuses."""
+
+TABLE_PATTERNS = {pattern for pattern in UNAVAILABLE if not pattern.startswith("EPCTX_")}
+FIELDS = {".".join(path): field for path, field in walk(Settings)}
+
+
+def covering(path: str) -> set[str]:
+    return {pattern for pattern in TABLE_PATTERNS if path == pattern or path.startswith(f"{pattern}.")}
+
+
+def markers(field: FieldInfo) -> list[Any]:
+    return [mark for mark in field.metadata if isinstance(mark, InIdentity | Presentation)]
+
+
+@pytest.mark.parametrize("path", sorted(FIELDS))
+def test_a_field_is_available_or_refused_never_both(path: str) -> None:
+    assert (path in AVAILABLE) != bool(covering(path))
+
+
+def test_the_lists_name_nothing_that_does_not_exist() -> None:
+    assert set(FIELDS) >= AVAILABLE
+    assert {pattern for pattern in TABLE_PATTERNS if not any(pattern in covering(path) for path in FIELDS)} == set()
+
+
+@pytest.mark.parametrize("path", sorted(path for path in FIELDS if not path.startswith("overrides.")))
+def test_a_field_is_in_the_identity_or_presentation_only(path: str) -> None:
+    found = markers(FIELDS[path])
+    assert len(found) == 1, "every field needs exactly one of InIdentity and Presentation"
+    assert found[0].at if isinstance(found[0], InIdentity) else found[0].why
+
+
+def test_what_the_identity_holds() -> None:
+    marked = {
+        path: found[0].at
+        for path, field in FIELDS.items()
+        if path in AVAILABLE and (found := markers(field)) and isinstance(found[0], InIdentity)
+    }
+    assert marked == {
+        "models.*.source": "model",
+        "models.*.free-dimensions": "compile.free-dimensions",
+        "models.*.free-dimension-denotations": "compile.free-dimension-denotations",
+        "targets.*.ep": "target.ep",
+        "targets.*.device": "target.device",
+        "targets.*.provider-options": "target.provider-options",
+        "targets.*.matrix": "target.provider-options",
+        "targets.*.session-options": "compile.session-options",
+        "targets.*.runtime-options": "target.runtime-options",
+        "targets.*.embed": "compile.embed",
+        "targets.*.optimization": "compile.optimization",
+        "targets.*.load-check": "target.load-check",
+        "targets.*.env": "target.env",
+    }
+
+
+def test_the_identity_document_has_every_marked_place() -> None:
+    table = {"package": "acme", "models": {"m": {"source": "m.onnx"}}, "targets": {"t": {"ep": "openvino"}}}
+    (variant,) = expand(load_settings(table, environ={}, state="wheel"), Path("/project"))
+    source: Any = SimpleNamespace(digest="0" * 64, external=())
+    toolchain: Any = SimpleNamespace(document=dict)
+    document = document_of(variant, source, toolchain, {})
+    for path in sorted(AVAILABLE):
+        for mark in markers(FIELDS[path]):
+            if isinstance(mark, InIdentity):
+                section, _, key = mark.at.partition(".")
+                assert section in document
+                assert not key or key in document[section], mark.at
+
+
+@pytest.mark.parametrize("path", sorted(FIELDS))
+def test_every_field_has_a_docstring(path: str) -> None:
+    description = FIELDS[path].description
+    assert description
+    assert description.rstrip().endswith(".")
+
+
+def test_every_refused_part_has_a_use_here() -> None:
+    assert USES.keys() == TABLE_PATTERNS
+
+
+@pytest.mark.parametrize("pattern", sorted(USES))
+def test_using_a_refused_part_is_an_error(pattern: str) -> None:
+    table = {"package": "acme", **tomllib.loads(USES[pattern])}
+    (_, path), *others = used_keys(table)
+    assert not others
+    with pytest.raises(ConfigError) as caught:
+        load_settings(table, environ={}, state="wheel")
+    place = ".".join(("tool.epctx", *path))
+    assert str(caught.value) == f"{place}: not available in this version: {UNAVAILABLE[pattern]}. Remove the key."
+    assert caught.value.reason == "unavailable"
+
+
+def test_a_refused_part_in_an_override_counts_only_where_it_applies() -> None:
+    table = {"package": "acme", "overrides": [{"if": {"env": {"X": True}}, "report": True}]}
+    assert load_settings(table, environ={}, state="wheel").report is False
+    with pytest.raises(ConfigError, match=r"^tool\.epctx\.overrides\[0\]\.report: not available in this version"):
+        load_settings(table, environ={"X": "1"}, state="wheel")
