@@ -68,7 +68,7 @@ def test_missing_package_says_what_to_write() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings({}, environ={}, state="wheel")
     assert str(caught.value) == (
-        "tool.epctx.package: missing; expected import name of the package that gets the _epctx folder"
+        "tool.epctx.package: missing; expected the import name of the package that gets the _epctx folder"
     )
 
 

@@ -66,8 +66,11 @@ class Environment:
     jobs: int = field(default_factory=available_cores)
     """Compiles at the same time, at least 1."""
     offline: bool = False
+    """Hits only; a miss is an error."""
     skip: bool = False
+    """The build hook does nothing."""
     log: LogLevel = "info"
+    """How much is said."""
     targets: tuple[str, ...] = ()
     """Globs; empty: all."""
     models: tuple[str, ...] = ()

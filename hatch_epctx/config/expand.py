@@ -111,15 +111,14 @@ def _check_clashes(settings: Settings, key: str, names: Iterable[_Named], errors
     """Refuse names that some file systems take for the same file."""
     seen: dict[str, str] = {}
     for name, declared in names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
-            found = (
-                f"the name {name!r} is that of another"
-                if other == name
-                else f"{name!r} and {other!r} differ in case only"
-            )
-            remedy = "Choose other names; a target with a matrix has its values in its name."
-            errors.append(_bad(found, settings.place(key, declared), remedy=remedy))
+        other = seen.get(name.lower())
+        seen.setdefault(name.lower(), name)
+        if other is None:
+            continue
+        twice = f"the name {name!r} is that of another"
+        found = twice if other == name else f"{name!r} and {other!r} differ in case only"
+        remedy = "Choose other names; a target with a matrix has its values in its name."
+        errors.append(_bad(found, settings.place(key, declared), remedy=remedy))
 
 
 def _targets_of(

@@ -238,15 +238,15 @@ class Override(Table):
     model_config = ConfigDict(extra="allow")
 
     if_: Annotated[Condition, Field(alias="if")]
-    """When the override applies."""
+    """The condition under which the override applies."""
 
 
 class Settings(Table):
     """The whole of [tool.epctx], all layers merged."""
 
     package: Annotated[ImportName, Presentation(why="says where the folder goes in the wheel")]
-    """Import name of the package that gets the _epctx folder; dots for a nested one. When left out: the project's name,
-    if the project has a package of that name."""
+    """The import name of the package that gets the _epctx folder; dots for a nested one. When left out: the project's
+    name, if the project has a package of that name."""
 
     models: Annotated[dict[Name, Model], Field(default_factory=dict)]
     """Source models by name."""
