@@ -170,6 +170,8 @@ class Provider:
     """Where the hardware is absent the EP loads its models in a simulator that accepts every device."""
     manifest_device: bool = True
     """Whether the manifest names the device (ORT then demands it; QNN on x86 never shows an NPU)."""
+    manifest_compatibility: bool = True
+    """Whether the manifest gives ORT the compatibility string to hand to the EP (QNN 2.7.0 crashes on it)."""
     options: Mapping[str, Option] = field(default_factory=lambda: NO_OPTIONS)
     defaults: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     """Provider options set when the user leaves them out."""

@@ -221,7 +221,7 @@ OPENVINO = Provider(
         SdkVersion(
             name="openvino",
             files="onnxruntime_ep_openvino/*openvino.*",
-            pattern=r"\b(20\d\d\.\d+\.\d+-\d+-[0-9a-f]{7,40})",
+            pattern=r"(20\d\d\.\d+\.\d+-\d+-[0-9a-f]{7,40})",
         ),
     ),
     # The first two bound the instruction set that is compiled for, and with it the bytes; the others move nodes to

@@ -268,6 +268,7 @@ QNN = Provider(
     offline=True,
     simulated=True,
     manifest_device=False,
+    manifest_compatibility=False,
     options=OPTIONS,
     defaults={"backend_type": "htp"},
     needs_any=("soc_model", "htp_arch"),
