@@ -1,0 +1,73 @@
+"""The remote cache: entries by identity, over the Remote Execution API v2 or Bazel's HTTP cache.
+
+    with open_remote("grpc://cache.example:8980/main", mode="read-write", environ=os.environ, warn=print) as remote:
+        fetched = remote.fetch(identity, folder)       # None: compile, and then
+        remote.push(identity, record, artifacts)
+
+`endpoint` reads URL and environment, `entry` says what stands in the cache, `client` holds the rules of a build,
+`reapi` (with `wire`, `bytestream`, `zstd`) and `web` speak the two protocols, `executor` runs a command on the same
+servers. Importing this package imports neither protobuf nor grpcio; the latter is needed for ``grpc://`` and ``grpcs://``
+alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from hatch_epctx.errors import ToolchainError
+from hatch_epctx.remote.endpoint import read_endpoint
+from hatch_epctx.remote.transport import RoundTrips
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hatch_epctx.remote.client import Mode, Remote
+    from hatch_epctx.remote.endpoint import Endpoint
+    from hatch_epctx.remote.transport import Transport
+
+__all__ = ["open_remote"]
+
+
+def open_remote(
+    url: str,
+    *,
+    mode: Mode,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+    where: str = "tool.epctx.cache.remote",
+) -> Remote:
+    """A client for the cache at `url`. Nothing is contacted yet.
+
+    Args:
+        url: ``grpc://``, ``grpcs://``, ``http://`` or ``https://``; see `endpoint`.
+        mode: "read-write", or "read-only": look-ups alone.
+        environ: the process's environment: headers, TLS files, limits; see `endpoint`.
+        warn: takes one line for the user, from any thread.
+        where: dotted place of the URL, for messages.
+
+    Raises:
+        ConfigError: URL or environment are wrong.
+        ToolchainError: a library for this protocol is not installed.
+    """
+    endpoint = read_endpoint(url, environ, where=where)
+    round_trips = RoundTrips()
+    transport = _transport(endpoint, round_trips, where)
+    client = import_module("hatch_epctx.remote.client")
+    remote: Remote = client.Remote(endpoint, transport, round_trips, mode=mode, warn=warn)
+    return remote
+
+
+def _transport(endpoint: Endpoint, round_trips: RoundTrips, where: str) -> Transport:
+    module, name = ("reapi", "Reapi") if endpoint.scheme.startswith("grpc") else ("web", "Web")
+    try:
+        kind = getattr(import_module(f"hatch_epctx.remote.{module}"), name)
+    except ImportError as error:
+        raise ToolchainError(
+            f"{endpoint.name} needs {error.name or 'a library'}, which is not installed",
+            where=where,
+            remedy='Install it with: pip install "hatch-epctx[reapi]"',
+            reason="missing-library",
+        ) from error
+    transport: Transport = kind(endpoint, round_trips)
+    return transport
