@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, Union, get_args, get_origin
 
 from hatch_epctx.config.base import Table
 
@@ -40,13 +40,13 @@ def known_keys(root: type[Table], keys: Sequence[str | int]) -> tuple[tuple[str,
     field: FieldInfo | None = None
     for key in keys:
         annotation = _plain(annotation)
-        if isinstance(annotation, type) and issubclass(annotation, Table):
+        if _is_table(annotation):
             field = next((field for name, field in annotation.model_fields.items() if key_of(name, field) == key), None)
             annotation = None if field is None else field.annotation
         else:
             annotation, field = _item(annotation), None
     annotation = _plain(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, Table):
+    if _is_table(annotation):
         return tuple(key_of(name, field) for name, field in annotation.model_fields.items()), field
     return (), field
 
@@ -60,11 +60,16 @@ def summary(field: FieldInfo | None) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
+def _is_table(annotation: Any) -> TypeGuard[type[Table]]:
+    # On Python 3.10 dict[str, int] is an instance of type too.
+    return get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, Table)
+
+
 def _inner(annotation: Any) -> tuple[type[Table] | None, int]:
     """The table that an annotation holds, and how many names or positions stand before it."""
     annotation, steps = _plain(annotation), 0
     while annotation is not None:
-        if isinstance(annotation, type) and issubclass(annotation, Table):
+        if _is_table(annotation):
             return annotation, steps
         annotation, steps = _plain(_item(annotation)), steps + 1
     return None, 0
