@@ -30,6 +30,8 @@ def test_everything_set(tmp_path: Path) -> None:
             "EPCTX_OFFLINE": "true",
             "EPCTX_LOG": "DEBUG",
             "EPCTX_TRACE_WORKERS": "anything",
+            "EPCTX_REMOTE_HEADER_AUTHORIZATION": "Bearer x",
+            "EPCTX_REMOTE_TIMEOUT": "3",
             "EPCTX_TEST": "1",
             "EPCTX_TEST_FAULT": "staged:kill",
         }
@@ -107,4 +109,5 @@ def test_every_variable_is_read_or_refused() -> None:
     read = {f"EPCTX_{name.upper()}" for name in Environment.__dataclass_fields__}
     refused = {name for name in UNAVAILABLE if name.startswith("EPCTX_")}
     assert not read & refused
-    assert read | refused | {"EPCTX_TRACE_WORKERS"} == set(VARIABLES)
+    remote = {name for name in VARIABLES if name.startswith("EPCTX_REMOTE_")} - {"EPCTX_REMOTE_CACHE"}
+    assert read | refused | remote | {"EPCTX_TRACE_WORKERS"} == set(VARIABLES)

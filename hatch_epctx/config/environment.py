@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
@@ -34,12 +35,19 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
         "EPCTX_OFFLINE": "1: hits only; a miss is an error.",
         "EPCTX_LOCKED": "1: fail when anything differs from epctx.lock.",
         "EPCTX_REMOTE_CACHE": "Remote cache, in place of [tool.epctx.cache] remote.",
+        "EPCTX_REMOTE_HEADER_*": "A header of every call to the remote cache.",
+        "EPCTX_REMOTE_TLS_CA": "PEM file of the authorities that the remote cache's certificate is held against.",
+        "EPCTX_REMOTE_TLS_CERT": "PEM file of the client's certificate for the remote cache.",
+        "EPCTX_REMOTE_TLS_KEY": "PEM file of that certificate's key.",
+        "EPCTX_REMOTE_TIMEOUT": "Seconds of one call to the remote cache.",
+        "EPCTX_REMOTE_CONNECTIONS": "Calls to the remote cache at one time.",
+        "EPCTX_REMOTE_MAX_SIZE": "Bytes of one entry of the remote cache.",
         "EPCTX_LOG": "How much is said: debug, info or warning.",
         "EPCTX_TRACE_WORKERS": "A file that gets one line for each worker process started, for debugging.",
         "EPCTX_KEEP_STAGING": "1: keep the folder of a failed compile, to look inside.",
     }
 )
-"""Every variable and what it does."""
+"""Every variable and what it does; `*` stands for the rest of a name. Those of the remote cache are read by `remote`."""
 
 _TESTS = "EPCTX_TEST"
 """Prefix of the variables that only this project's own tests set."""
@@ -84,7 +92,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         ConfigError: an unknown variable, a bad value, or a variable of what this version cannot do; all at once.
     """
     values = {name: value.strip() for name, value in environ.items() if name.startswith("EPCTX_") and value.strip()}
-    errors = [_unknown(name) for name in sorted(values) if name not in VARIABLES and not name.startswith(_TESTS)]
+    errors = [_unknown(name) for name in sorted(values) if not _known(name)]
     readers = {
         "cache_dir": _folder,
         "jobs": _jobs,
@@ -110,6 +118,10 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 def _unavailable(values: Mapping[str, str]) -> list[ConfigError]:
     """Refusals of variables that ask for what this version cannot do; EPCTX_LOCKED=0 asks for nothing."""
     return [refusal(n, n) for n in sorted(values) if n in UNAVAILABLE and _WORDS.get(values[n].lower()) is not False]
+
+
+def _known(name: str) -> bool:
+    return name.startswith(_TESTS) or any(fnmatchcase(name, known) for known in VARIABLES)
 
 
 def _unknown(name: str) -> ConfigError:

@@ -63,6 +63,11 @@ class Variant:
         return self.provider.load_optimization
 
     @property
+    def load_session_options(self) -> Mapping[str, str]:
+        """Session options that loading the result gets: those of the compile, with which the load check passed."""
+        return self.session_options
+
+    @property
     def load_options(self) -> tuple[OptionValue, ...]:
         """Options that loading the result gets, sorted by name.
 
