@@ -47,7 +47,7 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
         "EPCTX_KEEP_STAGING": "1: keep the folder of a failed compile, to look inside.",
     }
 )
-"""Every variable and what it does; `*` stands for the rest of a name. Those of the remote cache are read by `remote`."""
+"""Every variable and what it does; `*` stands for the rest of a name. `remote` reads those of the remote cache."""
 
 _TESTS = "EPCTX_TEST"
 """Prefix of the variables that only this project's own tests set."""
