@@ -129,7 +129,7 @@ def loading_options(optimization: str, options: Mapping[str, str], *, compiled: 
     return {**level, **guard, **options}
 
 
-def plan_folder(*, package_name: str, package_version: str, components: Iterable[ModelContent]) -> FolderPlan:
+def plan_folder(*, package_name: str, package_version: str, models: Iterable[ModelContent]) -> FolderPlan:
     """Names and manifest of a package folder. Reads nothing.
 
     Raises:
@@ -137,7 +137,7 @@ def plan_folder(*, package_name: str, package_version: str, components: Iterable
             differ in case alone), a name is unsafe, or the manifest would be such as its own reader refuses.
     """
     placed: dict[str, PlannedFile] = {}
-    records = tuple(_component(model, placed) for model in components)
+    records = tuple(_component(model, placed) for model in models)
     _refuse_twice((record.name for record in records), "models")
     manifest = Manifest(package_name=package_name, package_version=package_version, components=records)
     files = tuple(sorted(placed.values(), key=lambda file: file.name))
@@ -145,7 +145,7 @@ def plan_folder(*, package_name: str, package_version: str, components: Iterable
 
 
 def write_folder(
-    out: Path, *, package_name: str, package_version: str, components: Iterable[ModelContent]
+    out: Path, *, package_name: str, package_version: str, models: Iterable[ModelContent]
 ) -> FolderPlan:
     """Write a package folder; the same records give the same bytes.
 
@@ -153,13 +153,13 @@ def write_folder(
         out: a folder that is empty or not there yet: what lay there before must not get into a wheel.
         package_name: import name of the package.
         package_version: its version.
-        components: the models, in order.
+        models: what goes in, in order.
 
     Raises:
         VerificationError: as `plan_folder`, or a file's size is not what its record says.
         StoreError: the folder holds something, or cannot be written.
     """
-    plan = plan_folder(package_name=package_name, package_version=package_version, components=components)
+    plan = plan_folder(package_name=package_name, package_version=package_version, models=models)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):

@@ -127,7 +127,7 @@ def cpu(name: str = "source", **changes: Any) -> VariantContent:
 def write(out: Path, *variants: VariantContent, model: str = "detector", name: str = "acme_vision") -> FolderPlan:
     """A package folder with one model."""
     components = [ModelContent(name=model, variants=variants)]
-    return write_folder(out, package_name=name, package_version="1.2.3", components=components)
+    return write_folder(out, package_name=name, package_version="1.2.3", models=components)
 
 
 def install(site: Path, *variants: VariantContent, package: str = "acme_vision") -> Path:

@@ -56,7 +56,7 @@ def model(name: str, *variants: VariantContent) -> ModelContent:
 
 
 def write(out: Path, *models: ModelContent) -> Any:
-    return write_folder(out, package_name="acme_vision", package_version="1.2.3", components=models)
+    return write_folder(out, package_name="acme_vision", package_version="1.2.3", models=models)
 
 
 def test_files_get_their_final_names_and_equal_content_lies_there_once(store: Store, tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_the_same_records_give_the_same_bytes(store: Store, tmp_path: Path) -> N
 
 def test_what_ort_must_not_use_stays_in_our_part(store: Store) -> None:
     variant = store.variant("snapdragon", device="npu", compatibility="v2:6", ort_device=False, ort_compatibility=False)
-    plan = plan_folder(package_name="p", package_version="1", components=[model("m", variant)])
+    plan = plan_folder(package_name="p", package_version="1", models=[model("m", variant)])
     written = plan.manifest.components[0].variants[0]
     assert (written.device, written.compatibility_string) == (None, None)
     assert written.facts is not None
     assert (written.facts.device, written.facts.compatibility) == ("npu", "v2:6")
     plain = plan_folder(
-        package_name="p", package_version="1", components=[model("m", store.variant("l", compatibility="v2:6"))]
+        package_name="p", package_version="1", models=[model("m", store.variant("l", compatibility="v2:6"))]
     )
     assert plain.manifest.components[0].variants[0].compatibility_string == "v2:6"
 
@@ -143,7 +143,7 @@ def test_two_contents_never_share_a_name(store: Store) -> None:
         plan_folder(
             package_name="p",
             package_version="1",
-            components=[model("m", store.variant("a", one), store.variant("b", twin))],
+            models=[model("m", store.variant("a", one), store.variant("b", twin))],
         )
     assert caught.value.reason == "name-clash"
 
@@ -153,7 +153,7 @@ def test_names_that_differ_in_case_alone_are_refused(store: Store) -> None:
         plan_folder(
             package_name="p",
             package_version="1",
-            components=[model("Detector", store.variant("a")), model("detector", store.variant("a", model=b"x"))],
+            models=[model("Detector", store.variant("a")), model("detector", store.variant("a", model=b"x"))],
         )
     assert "Rename" in caught.value.remedy
 
@@ -164,21 +164,21 @@ def test_a_model_and_a_variant_stand_once(store: Store) -> None:
         [model("m", store.variant("a"), store.variant("a"))],
     ):
         with pytest.raises(VerificationError, match="stands twice"):
-            plan_folder(package_name="p", package_version="1", components=components)
+            plan_folder(package_name="p", package_version="1", models=components)
 
 
 @pytest.mark.parametrize("name", ["../m", "a/b", "con", "x:y", ""])
 def test_unsafe_names_are_refused(store: Store, name: str) -> None:
     with pytest.raises(VerificationError):
-        plan_folder(package_name="p", package_version="1", components=[model(name, store.variant("a"))])
+        plan_folder(package_name="p", package_version="1", models=[model(name, store.variant("a"))])
     with pytest.raises(VerificationError):
-        plan_folder(package_name="p", package_version="1", components=[model("m", store.variant(name))])
+        plan_folder(package_name="p", package_version="1", models=[model("m", store.variant(name))])
 
 
 def test_a_variant_has_one_onnx_file(store: Store) -> None:
     none = replace(store.variant("a"), files=(store.file(b"x"),))
     with pytest.raises(VerificationError, match="0 ONNX files"):
-        plan_folder(package_name="p", package_version="1", components=[model("m", none)])
+        plan_folder(package_name="p", package_version="1", models=[model("m", none)])
 
 
 def test_stale_files_cannot_get_into_a_wheel(store: Store, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Facts:
     artifacts: tuple[Artifact, ...]
     """Every file that loading needs, the ONNX file among them; sorted by path."""
     identity: str | None = None
-    """None for a source variant."""
+    """Of the compile, or of the packing of a source variant; None where it was not recorded."""
     compatibility: str = ""
     """What the EP wrote of compatibility; empty where it wrote none."""
     device: str | None = None

@@ -1,0 +1,59 @@
+"""What a look-up gives: the chosen variant, and why the others were not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtEpDevice
+
+__all__ = ["Choice", "Rejection", "listing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """One candidate and the first reason it was rejected.
+
+    Reasons: not-asked, missing-ep, ep-not-loadable, no-device, incompatible, sdk-mismatch, soc-mismatch,
+    unverifiable, creation-failed, silent-fallback.
+    """
+
+    variant: str
+    reason: str
+    text: str
+    """One sentence part for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A variant that fits this machine. Its files have been verified as `verify` asked."""
+
+    model: str
+    variant: str
+    ep: str
+    """Registered name of the EP."""
+    device: str
+    """cpu, gpu or npu: of the device that will run it."""
+    path: Path
+    """The ONNX file, absolute; its context binaries lie beside it."""
+    provider_options: Mapping[str, str]
+    """The manifest's options that loading needs, the caller's merged over them."""
+    session_options: Mapping[str, str]
+    """Likewise."""
+    rejected: tuple[Rejection, ...]
+    """Candidates that do not fit, each with its first reason; the ones that were not reached are not among them."""
+    fallback: bool = False
+    """The source model on the CPU, because no compiled variant could be used."""
+    note: str = ""
+    """What the look-up could not compare, such as a simulator in place of the hardware."""
+    ep_device: OrtEpDevice | None = field(default=None, repr=False, compare=False)
+    """The device for `SessionOptions.add_provider_for_devices`; None for the CPU EP and EPs without devices."""
+
+
+def listing(rejected: Iterable[Rejection]) -> str:
+    """One line per rejection, for an error's detail."""
+    return "\n".join(f"  {rejection.variant}: {rejection.text}" for rejection in rejected)

@@ -1,0 +1,106 @@
+"""Finding the package folder: by import name without importing the package, or by path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hatch_epctx.errors import LookupFailure
+from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import PathLike
+
+__all__ = ["locate"]
+
+
+def locate(name_or_path: str | PathLike[str]) -> Path:
+    """The absolute folder that holds manifest.json.
+
+    Raises:
+        LookupFailure: nothing was found; the message lists where it was looked for.
+    """
+    text = os.fspath(name_or_path)
+    if isinstance(name_or_path, str) and all(part.isidentifier() for part in text.split(".")):
+        return _by_name(text)
+    return _by_path(Path(text).absolute())
+
+
+def _by_name(name: str) -> Path:
+    """Look in the package's own folders, then below every entry of the import path.
+
+    The latter is for editable installs: force-included files land in site-packages, where the source package hides
+    them from everything that asks the package itself.
+    """
+    top, *rest = name.split(".")
+    locations = _locations(top)
+    entries = [Path(entry).absolute() for entry in sys.path]
+    folders = [Path(location, *rest) for location in locations] + [Path(entry, top, *rest) for entry in entries]
+    found = _first(folder / FOLDER_NAME for folder in folders)
+    if found is not None:
+        return found
+    plain = Path(name).absolute()
+    found = _first([plain, plain / FOLDER_NAME])
+    if found is not None:
+        return found
+    if not locations and not any(folder.is_dir() for folder in folders):
+        raise LookupFailure(
+            f"there is no package {name!r} on the import path",
+            where=name,
+            remedy=f"Install the distribution that brings it into this environment ({sys.prefix}), or pass a path.",
+            reason="unknown-package",
+        )
+    _refuse_archive(name, folders)
+    raise LookupFailure(
+        f"the package {name!r} has no {FOLDER_NAME}/{MANIFEST_NAME}",
+        where=name,
+        remedy="Build and install its wheel with the epctx hook on; a checkout that was never built has none.",
+        reason="no-manifest",
+        detail="Looked in:\n" + "\n".join(f"  {folder}" for folder in dict.fromkeys(folders) if folder.is_dir()),
+    )
+
+
+def _locations(top: str) -> list[str]:
+    """Folders of the top-level package, found without importing it."""
+    try:
+        spec = find_spec(top)
+    except ValueError:  # imported without a spec, as __main__ is
+        return list(getattr(sys.modules.get(top), "__path__", ()))
+    except ImportError:
+        return []
+    return list(spec.submodule_search_locations or ()) if spec is not None else []
+
+
+def _by_path(path: Path) -> Path:
+    if path.name == MANIFEST_NAME and path.is_file():
+        return path.parent
+    found = _first([path, path / FOLDER_NAME])
+    if found is None:
+        raise LookupFailure(
+            f"no {MANIFEST_NAME} there" if path.is_dir() else "no such folder",
+            where=str(path),
+            expected=f"a package folder, or a folder that holds one as {FOLDER_NAME}",
+            reason="no-manifest",
+        )
+    return found
+
+
+def _first(folders: Iterable[Path]) -> Path | None:
+    return next((folder for folder in folders if (folder / MANIFEST_NAME).is_file()), None)
+
+
+def _refuse_archive(name: str, folders: list[Path]) -> None:
+    for folder in folders:
+        archive = next((parent for parent in folder.parents if parent.is_file()), None)
+        if archive is not None:
+            raise LookupFailure(
+                f"the package {name!r} is imported from the archive {archive.name}",
+                where=str(archive),
+                remedy="ONNX Runtime opens files on disk, and reading from archives is not available in this version: "
+                "install the wheel unpacked.",
+                reason="archive",
+            )

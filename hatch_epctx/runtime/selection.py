@@ -1,0 +1,176 @@
+"""Which variants of a model fit this machine, in order of preference, and why the others do not.
+
+Order: variants on real hardware before simulated ones; EPs as the manifest first declares them; within one EP by the
+EP's own verdict; then as declared. ORT's model package ranks within one EP alone, in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hatch_epctx.runtime import plugins
+from hatch_epctx.runtime.choice import Rejection
+from hatch_epctx.runtime.fit import Fit, device_type, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtEpDevice
+
+    from hatch_epctx.manifest import Variant
+
+__all__ = ["Candidate", "Wish", "candidates", "remedies", "source_of"]
+
+_DISTRIBUTION = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?\Z")
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the caller asked for; None is anything."""
+
+    ep: str | None = None
+    """Registered name."""
+    device: str | None = None
+    variant: str | None = None
+    unverified: bool = False
+    """Variants without digests will do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A variant that may be tried, and the device that would run it."""
+
+    variant: Variant
+    fit: Fit
+    device: str
+    ep_device: OrtEpDevice | None
+
+
+class _Rejected(Exception):  # control flow inside this module
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+
+def candidates(variants: Iterable[Variant], wish: Wish) -> tuple[list[Candidate], list[Rejection]]:
+    """Fitting variants, best first, and the rejected ones as declared. Source variants only where asked for."""
+    fitting: list[tuple[tuple[bool, int, int, int], Candidate]] = []
+    rejected: list[Rejection] = []
+    order: dict[str, int] = {}
+    for index, variant in enumerate(variants):
+        rank = order.setdefault(variant.ep, len(order))
+        try:
+            candidate = _judge(variant, wish)
+        except _Rejected as no:
+            rejected.append(Rejection(variant=variant.name, reason=no.reason, text=no.text))
+            continue
+        if candidate is not None:
+            key = (candidate.fit.simulated, rank, -candidate.fit.score, index)
+            fitting.append((key, candidate))
+    fitting.sort(key=lambda item: item[0])
+    return [candidate for _, candidate in fitting], rejected
+
+
+def source_of(variants: Iterable[Variant]) -> Candidate | None:
+    """The shipped source model, for the CPU EP."""
+    for variant in variants:
+        if _is_source(variant):
+            return Candidate(variant=variant, fit=Fit(), device="cpu", ep_device=None)
+    return None
+
+
+def remedies(variants: Iterable[Variant], rejected: Iterable[Rejection]) -> str:
+    """The pip commands that would bring the EPs that are missing; empty when none is."""
+    missing = {rejection.variant for rejection in rejected if rejection.reason == "missing-ep"}
+    commands = [_pip(variant) for variant in variants if variant.name in missing]
+    known = list(dict.fromkeys(command for command in commands if command))
+    return f"Install an EP that it was compiled for: {' or '.join(known)}." if known else ""
+
+
+def _is_source(variant: Variant) -> bool:
+    return variant.facts is not None and variant.facts.kind == "source"
+
+
+def _judge(variant: Variant, wish: Wish) -> Candidate | None:
+    """The candidate; None for a source variant that nobody asked for.
+
+    Raises:
+        _Rejected: the first reason against it.
+    """
+    if _is_source(variant) and wish.variant != variant.name and wish.ep != variant.ep:
+        return None
+    _check_wish(variant, wish)
+    if variant.facts is None and not wish.unverified:
+        raise _Rejected("unverifiable", "records no digests (made by another tool); verify='never' opens it")
+    if variant.ep == plugins.CPU:
+        return Candidate(variant=variant, fit=Fit(), device="cpu", ep_device=None)
+    plugin = plugins.known(variant.ep)
+    try:
+        found = plugins.devices(variant.ep)
+    except plugins.Missing as missing:
+        raise _Rejected(missing.reason, _missing_text(variant, missing)) from missing
+    device = _pick(variant, wish, found)
+    verdict = fit(plugin, device, _compatibility(variant))
+    if verdict.reason:
+        raise _Rejected(verdict.reason, verdict.text)
+    kind = device_type(device) if device is not None else _target_device(variant) or "cpu"
+    return Candidate(variant=variant, fit=verdict, device=kind, ep_device=device)
+
+
+def _check_wish(variant: Variant, wish: Wish) -> None:
+    if wish.variant is not None and variant.name != wish.variant:
+        raise _Rejected("not-asked", f"the variant {wish.variant} was asked for")
+    if wish.ep is not None and variant.ep != wish.ep:
+        raise _Rejected("not-asked", f"is for {variant.ep}; {wish.ep} was asked for")
+    target = _target_device(variant)
+    if wish.device is not None and target is not None and target != wish.device:
+        raise _Rejected("not-asked", f"is for the device {target}; {wish.device} was asked for")
+
+
+def _target_device(variant: Variant) -> str | None:
+    return variant.device or (variant.facts.device if variant.facts else None)
+
+
+def _compatibility(variant: Variant) -> str:
+    return (variant.facts.compatibility if variant.facts else "") or variant.compatibility_string or ""
+
+
+def _pick(variant: Variant, wish: Wish, found: tuple[OrtEpDevice, ...]) -> OrtEpDevice | None:
+    """The device to run on: of the type that the manifest demands; else of the target's type if there is one."""
+    if not found:
+        return None
+    demanded = variant.device or (wish.device if _target_device(variant) is None else None)
+    wanted = demanded or _target_device(variant)
+    matching = [device for device in found if device_type(device) == wanted]
+    if demanded and not matching:
+        have = ", ".join(sorted({device_type(device) for device in found}))
+        raise _Rejected("no-device", f"needs a device of type {demanded} for {variant.ep}; found {have}")
+    return (matching or list(found))[0]
+
+
+def _missing_text(variant: Variant, missing: plugins.Missing) -> str:
+    if missing.reason != "missing-ep":
+        return missing.text
+    command = _pip(variant)
+    there = ", ".join(plugins.present())
+    return f"{missing.text}; there is {there}" + (f". Install it: {command}" if command else "")
+
+
+def _pip(variant: Variant) -> str:
+    """The command that installs the variant's EP.
+
+    The manifest's own words go into it only when they are a plain name and version.
+    """
+    plugin = plugins.known(variant.ep)
+    recorded = variant.facts.runtime if variant.facts else {}
+    name, version = str(recorded.get("distribution", "")), str(recorded.get("version", ""))
+    distribution = plugin.distribution or name
+    if not _DISTRIBUTION.match(distribution):
+        return ""
+    if name == distribution and _VERSION.match(version):
+        return f'pip install "{distribution}{plugin.pin}{version}"'
+    return f"pip install {distribution}"
