@@ -229,6 +229,31 @@ def test_qnn_of_an_older_sdk_is_refused_with_both(tmp_path: Path) -> None:
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
+def test_versions_that_differ_from_the_compile_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old = {"onnxruntime": "1.24.0", "distribution": "onnxruntime-ep-openvino", "version": "1.5.0"}
+    newer = {"onnxruntime": ort.__version__, "distribution": "onnxruntime-qnn", "version": "9.0.0"}
+    write(
+        tmp_path,
+        openvino(runtime=old),
+        qnn(runtime=newer),
+        openvino("broken", runtime=old, provider_options={"load_config": "x"}),
+    )
+    package = runtime.open(tmp_path)
+    with caplog.at_level(logging.INFO, logger="hatch_epctx"):
+        choice = package.lookup("detector")
+    assert choice.note.startswith(f"compiled with onnxruntime 1.24.0, found {ort.__version__}; ")
+    assert "compiled with onnxruntime-ep-openvino 1.5.0, found 1." in choice.note
+    assert choice.note in caplog.records[0].getMessage()
+    note = package.lookup("detector", ep="qnn").note
+    assert "compiled with onnxruntime-qnn 9.0.0, found 2." in note
+    assert "compiled with onnxruntime " not in note
+    with pytest.raises(LookupFailure, match=r"found 1\.\d+") as caught:
+        package.session("detector", variant="broken", fallback="error")
+    assert "compiled with onnxruntime 1.24.0" in caught.value.detail
+
+
+@pytest.mark.ep_openvino
+@pytest.mark.ep_qnn
 def test_without_a_source_every_candidate_is_listed_with_its_reason(tmp_path: Path) -> None:
     write(tmp_path, qnn(compatibility="v2:6:9.0.0:5.51.0:0:60:0:0"), openvino(device="npu"))
     with pytest.raises(LookupFailure) as caught:

@@ -49,7 +49,8 @@ class Choice:
     fallback: bool = False
     """The source model on the CPU, because no compiled variant could be used."""
     note: str = ""
-    """What the look-up could not compare, such as a simulator in place of the hardware."""
+    """What the look-up did not compare (a simulator in place of the hardware), and versions that differ from those of
+    the compile."""
     ep_device: OrtEpDevice | None = field(default=None, repr=False, compare=False)
     """The device for `SessionOptions.add_provider_for_devices`; None for the CPU EP and EPs without devices."""
 

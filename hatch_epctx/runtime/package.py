@@ -18,6 +18,7 @@ from hatch_epctx.runtime.verify import Verify, verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from logging import Logger
     from os import PathLike
     from pathlib import Path
 
@@ -191,7 +192,7 @@ class Package:
                 rejected.append(failed.rejection)
                 if fallback == "error" or base is not None:
                     break
-                _warn(f"{self.name}: {model}: the variant {choice.variant} does not open: {failed}")
+                _log().warning("%s: %s: the variant %s does not open: %s", self.name, model, choice.variant, failed)
                 continue
             sessions.remember(session, replace(choice, rejected=tuple(rejected)))
             return session
@@ -231,13 +232,16 @@ class Package:
         fitting, against = candidates(variants, query.wish)
         rejected.extend(against)
         for candidate in fitting:
-            yield self._choice(query, candidate, rejected)
+            choice = self._choice(query, candidate, rejected)
+            if candidate.differences:
+                _log().info("%s: %s: %s: %s", self.name, choice.model, choice.variant, candidate.differences)
+            yield choice
         source = source_of(variants)
         tried = {candidate.variant.name for candidate in fitting}
         if query.fallback != "source" or source is None or source.variant.name in tried:
             return
         choice = self._choice(replace(query, provider={}), source, rejected)
-        _warn(f"{self.name}: {query.component.name}: using the source model on the CPU:\n{listing(rejected)}")
+        _log().warning("%s: %s: using the source model on the CPU:\n%s", self.name, choice.model, listing(rejected))
         yield replace(choice, fallback=True)
 
     def _choice(self, query: _Query, candidate: Candidate, rejected: list[Rejection]) -> Choice:
@@ -255,7 +259,7 @@ class Package:
             provider_options=MappingProxyType({**variant.provider_options, **query.provider}),
             session_options=MappingProxyType({**guard, **variant.session_options, **query.entries}),
             rejected=tuple(rejected),
-            note=candidate.fit.note,
+            note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
             ep_device=candidate.ep_device,
         )
 
@@ -302,7 +306,7 @@ def _split(options: Mapping[str, str] | SessionOptions | None) -> tuple[SessionO
     return options, {}
 
 
-def _warn(text: str) -> None:
+def _log() -> Logger:
     import logging
 
-    logging.getLogger("hatch_epctx").warning("%s", text)
+    return logging.getLogger("hatch_epctx")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hatch_epctx.runtime import plugins
 from hatch_epctx.runtime.choice import Rejection
 from hatch_epctx.runtime.fit import Fit, device_type, fit
+from hatch_epctx.runtime.versions import differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,8 @@ class Candidate:
     fit: Fit
     device: str
     ep_device: OrtEpDevice | None
+    differences: str = ""
+    """Versions that differ from those of the compile."""
 
 
 class _Rejected(Exception):  # control flow inside this module
@@ -118,7 +121,14 @@ def _judge(variant: Variant, wish: Wish) -> Candidate | None:
     if verdict.reason:
         raise _Rejected(verdict.reason, verdict.text)
     kind = device_type(device) if device is not None else _target_device(variant) or "cpu"
-    return Candidate(variant=variant, fit=verdict, device=kind, ep_device=device)
+    recorded = variant.facts.runtime if variant.facts else {}
+    return Candidate(
+        variant=variant,
+        fit=verdict,
+        device=kind,
+        ep_device=device,
+        differences=differences(recorded, plugin, device),
+    )
 
 
 def _check_wish(variant: Variant, wish: Wish) -> None:

@@ -50,7 +50,8 @@ def create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
             arguments["providers"] = [(choice.ep, dict(choice.provider_options))]
         session: InferenceSession = ort.InferenceSession(str(choice.path), options, **arguments)
     except Exception as error:  # ORT's errors have no common base below Exception
-        raise CreationFailed(_rejection(choice, "creation-failed", f"ONNX Runtime: {error}")) from error
+        note = f" ({choice.note})" if choice.note else ""
+        raise CreationFailed(_rejection(choice, "creation-failed", f"ONNX Runtime: {error}{note}")) from error
     providers = session.get_providers()
     if not providers or providers[0] != choice.ep:
         text = f"the session runs on {', '.join(providers) or 'nothing'} and not on {choice.ep}"
