@@ -2,11 +2,12 @@
 
 The parent writes ``job.json`` into a private folder, starts ``python -I <worker/__main__.py> job.json`` with that
 folder as its cwd, and reads ``result.json`` when the child has ended. Nothing is pickled or evaluated; the parent
-reads the result as untrusted input (`read_result`). Standard library only.
+reads the result as untrusted input (`process.results`). Standard library only.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, Literal, TypedDict
 
 __all__ = [
@@ -21,11 +22,13 @@ __all__ = [
     "Artifact",
     "Job",
     "ProbedDevice",
+    "Reason",
     "Result",
     "Role",
     "ScannedModel",
     "Task",
     "ValueInfo",
+    "job_bytes",
 ]
 
 FORMAT: Final = 1
@@ -42,6 +45,39 @@ WEIGHTS_NAME: Final = "model_ctx_weights.data"
 
 Task = Literal["scan", "probe", "compile", "source", "load"]
 Role = Literal["model", "context", "weights", "ep-cache", "log"]
+Reason = Literal[
+    "no-node",
+    "dynamic-shape",
+    "unknown-dimension",
+    "compiled-source",
+    "external-data-escape",
+    "missing-ep",
+    "no-device",
+    "ep-error",
+    "invalid-output",
+    "invalid-model",
+    "too-large",
+    "load-failed",
+    "run-failed",
+    "fallback",
+]
+"""Stable words for programs: why a task failed.
+
+no-node            the EP took no node of the model
+dynamic-shape      the EP needs static shapes and the model's inputs keep dynamic dims
+unknown-dimension  a free dimension that the model does not have
+compiled-source    the source holds EPContext nodes already
+external-data-escape  external data outside the model's folder
+missing-ep         the EP's library cannot be imported or registered
+no-device          the EP shows no device of the asked kind
+ep-error           the EP or ONNX Runtime failed, or the procedure did
+invalid-output     the compiled model breaks a rule of `validating`
+invalid-model      the source is no usable ONNX model
+too-large          beyond protobuf's 2 GiB
+load-failed        the compiled model cannot be opened
+run-failed         it opens, and its first inference fails
+fallback           it opens on other EPs than the asked one
+"""
 
 
 class Job(TypedDict, total=False):
@@ -51,7 +87,8 @@ class Job(TypedDict, total=False):
     task: Task
     procedure: str
     sys_path: list[str]
-    """The parent's import path: isolated builds set it in ways a scrubbed environment would lose."""
+    """The parent's import path: isolated builds set it in ways a scrubbed environment would lose. Absolute entries
+    only; `process.run_worker` fills it in when it is left out."""
     ep: str
     """Full registered EP name."""
     module: str
@@ -60,6 +97,14 @@ class Job(TypedDict, total=False):
     """cpu, gpu or npu."""
     offline: bool
     """Any device of the EP serves (cross-compile)."""
+    sources: list[str]
+    """Spellings that the EP may write as `source` of its EPContext nodes; `ep` alone when left out."""
+    needs_static_shapes: bool
+    """compile: refuse a model whose inputs keep dynamic dims, before the EP sees it."""
+    want_coverage: bool
+    """compile: fill in `Result.coverage`, at the price of a second compile."""
+    allow_compiled: bool
+    """scan: report a compiled model's facts in place of refusing it."""
     provider_options: dict[str, str]
     session_options: dict[str, str]
     free_dimensions: dict[str, int]
@@ -127,15 +172,19 @@ class Result(TypedDict, total=False):
     error: str
     """What went wrong, one line, without paths of this machine."""
     reason: str
-    """Stable word: no-node, dynamic-shape, unknown-dimension, compiled-source, missing-ep, no-device, ep-error,
-    invalid-output, invalid-model, too-large, load-failed, run-failed, fallback."""
+    """One of `Reason`; procedures of third parties may bring words of their own."""
     remedy: str
+    """What to do, one or more whole sentences. May be missing."""
     scan: ScannedModel
     devices: list[ProbedDevice]
+    """probe: all devices of the EP, in ONNX Runtime's order."""
+    chosen: ProbedDevice
+    """probe: the device that compiles and loads would use."""
     ep_version: str
     onnxruntime: str
     artifacts: list[Artifact]
-    """compile, source: artifacts under their content-addressed final names; the ONNX keeps CONTEXT_NAME or SOURCE_NAME."""
+    """compile, source: artifacts under their content-addressed final names; the ONNX keeps CONTEXT_NAME or
+    SOURCE_NAME."""
     inputs: list[ValueInfo]
     outputs: list[ValueInfo]
     compatibility: str
@@ -151,3 +200,9 @@ class Result(TypedDict, total=False):
     seconds: dict[str, float]
     """Wall time by step: presentation only."""
     extra: dict[str, Any]
+    """Further facts for reports: presentation only."""
+
+
+def job_bytes(job: Job) -> bytes:
+    """Content of ``job.json``: the same bytes for the same job."""
+    return json.dumps(job, sort_keys=True).encode()

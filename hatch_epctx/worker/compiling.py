@@ -1,0 +1,233 @@
+"""Tasks compile and source: from a source model in the job's folder to artifacts under content-addressed names.
+
+Bytes that ONNX Runtime and its EPs write depend on the input's path string, the output's stem, and on what the
+process compiled before. So: a fresh process, cwd is the job's folder, the input is always called ``model.onnx``, the
+output always ``model_ctx.onnx``.
+
+Initialisers of nodes that stay with the CPU: ONNX Runtime writes those above a threshold to one new file and the rest
+into the ONNX, wherever the source kept them (seen with 1.32: without a file they all go into the ONNX, up to
+protobuf's 2 GiB). The file is always asked for, so that the compiled model is whole without its source, no size is
+too large, and variants that leave the same weights share one artifact. A model that is to embed its context binary
+stays one file as long as its source is below `INLINE_LIMIT`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hatch_epctx.digest import digest_bytes
+from hatch_epctx.files import atomic_write, remove_tree
+from hatch_epctx.worker import graphs, validating
+from hatch_epctx.worker.coverage import coverage
+from hatch_epctx.worker.failure import TaskError
+from hatch_epctx.worker.probing import ep_version
+from hatch_epctx.worker.protocol import CONTEXT_NAME, MODEL_NAME, SOURCE_NAME, WEIGHTS_NAME, Artifact, Result
+from hatch_epctx.worker.rewriting import ContentNames, normalise_locations, rename_references, restore_metadata
+from hatch_epctx.worker.scanning import LIMIT, Source, parse, read_source
+from hatch_epctx.worker.session import Ep, level, open_ep, session_options
+from hatch_epctx.worker.shapes import check_dimensions, check_static
+from hatch_epctx.worker.wording import describe
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from hatch_epctx.worker.protocol import Job
+
+__all__ = ["compile_model", "finish", "prepare", "rename_source"]
+
+WEIGHTS_THRESHOLD: Final = 1024
+"""Bytes from which an initialiser of a left-over node goes to the weights file."""
+INLINE_LIMIT: Final = 1 << 30
+"""Bytes of a source's weights up to which an embedding compile keeps left-over initialisers inside the ONNX."""
+
+
+def compile_model(job: Job) -> Result:
+    """Task compile.
+
+    Raises:
+        TaskError: any reason but load-failed, run-failed and fallback.
+    """
+    start = time.monotonic()
+    source = prepare(job)
+    ep = open_ep(job)
+    ready = time.monotonic()
+    _run_compiler(job, ep, source)
+    compiled = time.monotonic()
+    result = finish(job, source)
+    result["ep_version"] = ep_version(ep.device)
+    result["onnxruntime"] = str(ep.runtime.__version__)
+    done = time.monotonic()
+    result["seconds"] = {"prepare": ready - start, "compile": compiled - ready, "finish": done - compiled}
+    if job.get("want_coverage"):
+        result["coverage"] = coverage(job, ep)
+        result["seconds"]["coverage"] = time.monotonic() - done
+    return result
+
+
+def prepare(job: Job) -> Source:
+    """Read and check the source before an EP is touched, and clear the folder of outputs that are not this run's.
+
+    Raises:
+        TaskError: invalid-model, compiled-source, external-data-escape, unknown-dimension, dynamic-shape, too-large.
+    """
+    source = read_source(Path(MODEL_NAME))
+    check_dimensions(source.facts, job.get("free_dimensions", {}), job.get("free_dimension_denotations", {}))
+    if job.get("needs_static_shapes"):
+        check_static(job, source.facts, source.model)
+    if job.get("embed") and weights_size(source) > LIMIT:
+        raise TaskError(
+            "too-large",
+            f"the model's weights have {weights_size(source):,} bytes; what is embedded has to stay below {LIMIT:,}",
+            remedy="Set embed = false for the target: the context binary then is a file of its own.",
+        )
+    if normalise_locations(source.model):
+        atomic_write(Path(MODEL_NAME), source.model.SerializeToString(deterministic=True), durable=False)
+    # Neither ONNX Runtime nor the EPs mind a file that is there already: a stale one would pass for a result.
+    for path in Path().glob(f"{CONTEXT_NAME.removesuffix('.onnx')}*"):
+        remove_tree(path)
+    return source
+
+
+def weights_size(source: Source) -> int:
+    """Bytes of the source's weights, inside the ONNX and beside it."""
+    return source.facts["embedded_size"] + sum(Path(name).stat().st_size for name in source.facts["external_data"])
+
+
+def _run_compiler(job: Job, ep: Ep, source: Source) -> None:
+    """ModelCompiler: `MODEL_NAME` to `CONTEXT_NAME`.
+
+    Raises:
+        TaskError: no-node or ep-error.
+    """
+    embed = job.get("embed", False)
+    inline = embed and weights_size(source) <= INLINE_LIMIT
+    try:
+        compiler = ep.runtime.ModelCompiler(
+            session_options(job, ep, overrides=True),
+            MODEL_NAME,
+            embed_compiled_data_into_model=embed,
+            external_initializers_file_path=None if inline else WEIGHTS_NAME,
+            external_initializers_size_threshold=WEIGHTS_THRESHOLD,
+            flags=ep.runtime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
+            graph_optimization_level=level(ep.runtime, job.get("optimization", "basic")),
+        )
+        compiler.compile_to_file(CONTEXT_NAME)
+    except Exception as error:  # ONNX Runtime has an exception class per status, below RuntimeError and Exception
+        raise _compile_fault(job, source, error) from error
+
+
+def _compile_fault(job: Job, source: Source, error: Exception) -> TaskError:
+    text = describe(error)
+    tried = job.get("optimization", "basic")
+    others = ", ".join(f"'{name}'" for name in ("basic", "disable-all", "extended", "all") if name != tried)
+    if "Unable to compile any nodes" in text:
+        return TaskError(
+            "no-node",
+            f"{job['ep']} took no node of the model; its operators are {_operators(source)}",
+            remedy=f"Try optimization = {others} (now '{tried}'), give sizes to dynamic dims with free-dimensions, "
+            "or leave the model out of this target: the CPU EP runs it as it is.",
+        )
+    remedy = f"Try optimization = {others} (now '{tried}'), other provider-options, or leave the model out of it."
+    if job.get("embed"):
+        remedy += " With embed = true, try embed = false first: what is embedded has to stay below 2 GiB."
+    return TaskError("ep-error", f"{job['ep']} failed to compile the model: {text}", remedy=remedy)
+
+
+def _operators(source: Source) -> str:
+    """The model's operators, the most frequent first, a handful of them."""
+    counts = Counter(
+        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        for node in graphs.model_nodes(source.model)
+    )
+    names = [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def finish(job: Job, source: Source) -> Result:
+    """Validate `CONTEXT_NAME` in the job's folder and give its artifacts their final names.
+
+    Raises:
+        TaskError: no-node, invalid-output or too-large. What is in the folder then means nothing.
+    """
+    folder = Path.cwd()
+    model = _read_compiled(job)
+    count = validating.check_nodes(model, job.get("sources") or [job["ep"]])
+    validating.check_tensors(model)
+    validating.check_interface(model, source.facts, job.get("free_dimensions", {}))
+    names = ContentNames(folder, keep=source.facts["external_data"])
+    rename_references(model, names)
+    lost = restore_metadata(source.model, model)
+    data = _serialise(job, model)
+    validating.check_paths(data, folder)
+    nodes = sum(len(graph.node) for graph in graphs.main_and_subgraphs(model))
+    return {
+        "ok": True,
+        "artifacts": [_written(CONTEXT_NAME, data), *names.artifacts],
+        "inputs": graphs.graph_inputs(model),
+        "outputs": graphs.graph_outputs(model),
+        "compatibility": _compatibility(model, job["ep"]),
+        "context_nodes": count,
+        "nodes_left": nodes - count,
+        "coverage": {},
+        "metadata_lost": lost,
+    }
+
+
+def _read_compiled(job: Job) -> ModelProto:
+    path = Path(CONTEXT_NAME)
+    if path.is_symlink() or not path.is_file():
+        raise TaskError("invalid-output", f"{job['ep']} reported success and wrote no model")
+    if path.stat().st_size in (0, LIMIT + 1) or path.stat().st_size > LIMIT:
+        raise _too_large(job)
+    try:
+        return parse(path)
+    except TaskError as error:
+        raise TaskError("invalid-output", f"what {job['ep']} wrote is no ONNX model: {error.error}") from error
+
+
+def _serialise(job: Job, model: ModelProto) -> bytes:
+    if model.ByteSize() > LIMIT:
+        raise _too_large(job)
+    return model.SerializeToString(deterministic=True)
+
+
+def _too_large(job: Job) -> TaskError:
+    remedy = "Set embed = false for the target." if job.get("embed") else "Leave the model out of this target."
+    return TaskError("too-large", "the compiled ONNX file is empty or larger than protobuf's 2 GiB", remedy=remedy)
+
+
+def _written(name: str, data: bytes) -> Artifact:
+    atomic_write(Path(name), data, durable=False)
+    return Artifact(role="model", path=name, size=len(data), digest=digest_bytes(data))
+
+
+def _compatibility(model: ModelProto, ep: str) -> str:
+    properties: dict[str, Any] = {entry.key: entry.value for entry in model.metadata_props}
+    return str(properties.get(f"ep_compatibility_info.{ep}", ""))
+
+
+def rename_source(job: Job) -> Result:
+    """Task source: the source model as `SOURCE_NAME`, its external data under content-addressed names.
+
+    Raises:
+        TaskError: invalid-model, compiled-source, external-data-escape, too-large, or invalid-output where external
+            data is missing or empty.
+    """
+    source = read_source(Path(job.get("model", MODEL_NAME)))
+    names = ContentNames(Path.cwd(), what="the source model")
+    rename_references(source.model, names)
+    data = _serialise(job, source.model)
+    return {
+        "ok": True,
+        "artifacts": [_written(SOURCE_NAME, data), *names.artifacts],
+        "inputs": source.facts["inputs"],
+        "outputs": source.facts["outputs"],
+        "compatibility": "",
+        "context_nodes": 0,
+        "nodes_left": source.facts["nodes"],
+        "coverage": {},
+        "metadata_lost": [],
+    }
