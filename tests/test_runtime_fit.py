@@ -155,7 +155,7 @@ def test_names_of_eps() -> None:
 
 
 def test_the_build_and_the_look_up_agree_on_eps() -> None:
-    build = {provider.key: provider for provider in all_providers()}
+    build = {provider.key: provider for provider in all_providers() if not provider.key.startswith("stub")}
     for plugin in PLUGINS:
         provider = build[plugin.key]
         assert (plugin.ep, plugin.module) == (provider.names[0], provider.module)
