@@ -21,7 +21,7 @@ from concurrent import futures
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import grpc
 import pytest
@@ -89,7 +89,10 @@ class Server:
 
 
 class Casd(Server):
-    """buildbox-casd: CAS, ActionCache and, with `execute`, Execution. `instance`: its only instance; else the nameless one."""
+    """buildbox-casd: CAS, ActionCache and, with `execute`, Execution.
+
+    `instance` names its only instance; without it, that is the nameless one.
+    """
 
     def __init__(self, folder: Path, *, port: int = 0, instance: str = "", execute: bool = False) -> None:
         programs = buildbox()
@@ -185,14 +188,17 @@ class Certificates:
         cert, key = folder / f"{name}.pem", folder / f"{name}.key"
         run = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
         subprocess.run(
-            [*run, "-keyout", key, "-out", cert, "-subj", f"/CN={name}", "-days", "2", "-addext", extension]
-            + ["-addext", "basicConstraints=critical,CA:FALSE", "-CA", self.ca, "-CAkey", folder / "ca.key"],
+            [
+                *(*run, "-keyout", key, "-out", cert, "-subj", f"/CN={name}", "-days", "2", "-addext", extension),
+                *("-addext", "basicConstraints=critical,CA:FALSE", "-CA", self.ca, "-CAkey", folder / "ca.key"),
+            ],
             check=True,
             capture_output=True,
         )
         return cert, key
 
 
+@final
 class Wire:
     """A TCP relay before a real server, on `port`.
 
@@ -290,6 +296,7 @@ class Wire:
             sink.shutdown(socket.SHUT_WR)
 
 
+@final
 class Script:
     """A small but right REAPI server in this process; a test overrides what it wants wrong.
 
@@ -372,10 +379,7 @@ class Script:
     def read(self, request: Any) -> Iterator[Any]:
         parts = request.resource_name.split("/")
         data = self.blobs[parts[-2]]
-        if "compressed-blobs" in parts:
-            data = _pack(data)
-        else:
-            data = data[request.read_offset :]
+        data = _pack(data) if "compressed-blobs" in parts else data[request.read_offset :]
         for start in range(0, len(data), 1 << 16):
             yield pb.ReadResponse(data=data[start : start + (1 << 16)])
 

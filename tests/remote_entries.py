@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import rfc8785
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hatch_epctx.remote.client import Fetched, Remote
 
 KIB, MIB = 1 << 10, 1 << 20
+
+HASTY = {"EPCTX_REMOTE_RETRIES": "1"}
+"""An environment for tests in which trouble lasts: it shows after a tenth of a second as well as after two."""
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Entry:
 def make_entry(folder: Path, sizes: Mapping[str, int], *, seed: int = 1, squeezable: bool = False) -> Entry:
     """An entry with artifacts of these sizes in bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    noise = random.Random(f"{seed}{sorted(sizes.items())}")
+    noise = random.Random(f"{seed}{sorted(sizes.items())}")  # noqa: S311  # the same bytes in every run
     document = {"format": "epctx/1", "model": {"onnx": f"{seed:064x}"}, "target": {"ep": "stub", "options": {"a": 1.5}}}
     identity = digest_bytes(rfc8785.dumps(document))
     data, artifacts = {}, []
@@ -64,6 +67,7 @@ TYPICAL = {"detector.intel_ctx.onnx": 40 * KIB, f"sha256-{'0' * 32}.bin": 6 * MI
 """A small ONNX file and a context binary that is too big for a batch."""
 
 
+@final
 @dataclass
 class Machine:
     """One machine of a fleet: its client, its warnings, its folder for fetched files."""

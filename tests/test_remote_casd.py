@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from reapi_server import Casd, Certificates, Wire, free_port, silent_port
-from remote_entries import KIB, MIB, TYPICAL, Entry, Machine, make_entry
+from remote_entries import HASTY, KIB, MIB, TYPICAL, Entry, Machine, make_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +186,10 @@ def test_an_unreachable_cache_costs_one_warning_and_little_time(entry: Entry, tm
 
 
 def test_many_threads_meet_an_unreachable_cache_with_one_warning(entry: Entry, tmp_path: Path) -> None:
-    with Machine(f"grpc://127.0.0.1:{free_port()}", tmp_path / "a") as machine, ThreadPoolExecutor(8) as pool:
+    with (
+        Machine(f"grpc://127.0.0.1:{free_port()}", tmp_path / "a", environ=HASTY) as machine,
+        ThreadPoolExecutor(8) as pool,
+    ):
         folders = [tmp_path / f"f{index}" for index in range(8)]
         for folder in folders:
             folder.mkdir()
@@ -231,7 +234,7 @@ def test_a_server_killed_in_the_middle_of_a_fetch(tmp_path: Path) -> None:
             machine.push(entry)
         with Wire(casd.port) as wire:
             wire.at = (4 * MIB, casd.kill)
-            with Machine(f"grpc://127.0.0.1:{wire.port}", tmp_path / "b") as machine:
+            with Machine(f"grpc://127.0.0.1:{wire.port}", tmp_path / "b", environ=HASTY) as machine:
                 assert machine.fetch(entry) is None
                 assert machine.fetch(entry) is None
                 assert len(machine.warnings) == 1, machine.warnings
@@ -254,7 +257,7 @@ def test_a_read_that_breaks_off_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_server_killed_in_the_middle_of_a_push_leaves_no_entry(tmp_path: Path) -> None:
     entry = make_entry(tmp_path / "compiled", {"x.bin": 48 * MIB}, seed=33)
-    with Casd(tmp_path / "casd") as casd, Machine(casd.url, tmp_path / "a") as machine:
+    with Casd(tmp_path / "casd") as casd, Machine(casd.url, tmp_path / "a", environ=HASTY) as machine:
         with ThreadPoolExecutor(1) as pool:
             pushing = pool.submit(machine.push, entry)
             while not machine.remote.round_trips.get("Write"):
@@ -316,11 +319,11 @@ def test_tls_with_an_authority_of_ones_own(
 ) -> None:
     with Wire(casd.port, tls=certificates) as wire:
         url = f"grpcs://localhost:{wire.port}"
-        with Machine(url, tmp_path / "a", environ={"EPCTX_REMOTE_TLS_CA": str(certificates.ca)}) as machine:
+        with Machine(url, tmp_path / "a", environ=HASTY | {"EPCTX_REMOTE_TLS_CA": str(certificates.ca)}) as machine:
             machine.push(entry)
             assert entry.same(machine.fetch(entry))
             assert machine.warnings == []
-        with Machine(url, tmp_path / "b") as machine:  # the system's authorities do not know it
+        with Machine(url, tmp_path / "b", environ=HASTY) as machine:  # the system's authorities do not know it
             assert machine.fetch(entry) is None
             assert len(machine.warnings) == 1
 
@@ -328,7 +331,7 @@ def test_tls_with_an_authority_of_ones_own(
 def test_tls_with_a_client_certificate(casd: Casd, certificates: Certificates, entry: Entry, tmp_path: Path) -> None:
     with Wire(casd.port, tls=certificates, ask_client=True) as wire:
         url = f"grpcs://localhost:{wire.port}"
-        environ = {"EPCTX_REMOTE_TLS_CA": str(certificates.ca)}
+        environ = HASTY | {"EPCTX_REMOTE_TLS_CA": str(certificates.ca)}
         with Machine(url, tmp_path / "a", environ=environ) as machine:
             assert machine.fetch(entry) is None
             assert len(machine.warnings) == 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from reapi_server import Certificates, Nginx, Wire, free_port, silent_port
-from remote_entries import KIB, MIB, TYPICAL, Entry, Machine, make_entry
+from remote_entries import HASTY, KIB, MIB, TYPICAL, Entry, Machine, make_entry
 
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.remote.entry import key_of
@@ -169,7 +169,7 @@ def test_an_unreachable_cache_costs_one_warning(entry: Entry, tmp_path: Path) ->
 
 
 def test_an_unknown_host_costs_one_warning(entry: Entry, tmp_path: Path) -> None:
-    with Machine("http://nowhere.invalid", tmp_path / "a") as machine:
+    with Machine("http://nowhere.invalid", tmp_path / "a", environ=HASTY) as machine:
         assert machine.fetch(entry) is None
         assert machine.fetch(entry) is None
         assert len(machine.warnings) == 1
@@ -251,7 +251,7 @@ def test_an_artifact_that_changed_is_not_pushed(nginx: Nginx, entry: Entry, tmp_
     ],
 )
 def test_refusals_and_errors(entry: Entry, tmp_path: Path, lines: str, says: str, warnings: int) -> None:
-    with Nginx(tmp_path / "nginx", server=lines) as nginx, Machine(nginx.url, tmp_path / "a") as machine:
+    with Nginx(tmp_path / "nginx", server=lines) as nginx, Machine(nginx.url, tmp_path / "a", environ=HASTY) as machine:
         for _ in range(5):
             assert machine.fetch(entry) is None
         assert len(machine.warnings) == warnings
@@ -340,7 +340,8 @@ folder = Path({str(tmp_path)!r})
 [(name, _, digest, size)] = {[(name, "", digest, size) for name, _, digest, size in entry.artifacts]!r}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with open_remote({nginx.url!r}, mode="read-write", environ={{}}, warn=sys.exit) as remote:
-    remote.push({entry.identity!r}, (folder / "record.json").read_bytes(), [(name, folder / "compiled" / name, digest, size)])
+    artifacts = [(name, folder / "compiled" / name, digest, size)]
+    remote.push({entry.identity!r}, (folder / "record.json").read_bytes(), artifacts)
     assert remote.fetch({entry.identity!r}, folder) is not None
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

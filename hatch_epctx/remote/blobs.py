@@ -156,14 +156,12 @@ class Source:
             return
         hasher, size, held = Hasher(), 0, b""
         with open_regular(self.path) as stream:
-            while piece := stream.read(CHUNK):
-                if held:
-                    yield held
-                hasher.update(piece)
+            while size <= self.blob.size and (piece := stream.read(CHUNK)):
                 size += len(piece)
+                hasher.update(piece)
+                if held and size <= self.blob.size:
+                    yield held
                 held = piece
-                if size > self.blob.size:
-                    break
         if size != self.blob.size or hasher.hexdigest() != self.blob.digest:
             raise RemoteError(f"{self.name} is no longer what its record says", reason="failed")
         if held:

@@ -9,6 +9,7 @@ taken from the environment alone, for a URL stands in pyproject.toml:
 - ``EPCTX_REMOTE_TLS_CA``: PEM file of the authorities to trust instead of the system's
 - ``EPCTX_REMOTE_TLS_CERT`` and ``EPCTX_REMOTE_TLS_KEY``: PEM files of the client's certificate and its key
 - ``EPCTX_REMOTE_TIMEOUT``: seconds of one call, 30 by default; a transfer gets one second more for every MiB
+- ``EPCTX_REMOTE_RETRIES``: further attempts of a call that met passing trouble, 3 by default
 - ``EPCTX_REMOTE_CONNECTIONS``: calls at one time, 8 by default
 - ``EPCTX_REMOTE_MAX_SIZE``: bytes of one entry, 16 GiB by default; a bigger one is a miss
 
@@ -59,6 +60,8 @@ class Endpoint:
     tls_key: Path | None = None
     timeout: float = 30.0
     """Seconds of one call."""
+    retries: int = 3
+    """Further attempts after the first."""
     connections: int = 8
     max_size: int = 16 << 30
     """Bytes of one entry."""
@@ -110,6 +113,7 @@ def read_endpoint(url: str, environ: Mapping[str, str], *, where: str) -> Endpoi
         tls_cert=tls["CERT"],
         tls_key=tls["KEY"],
         timeout=_number(environ, "EPCTX_REMOTE_TIMEOUT", default=30.0, low=0.1, high=3600.0),
+        retries=int(_number(environ, "EPCTX_REMOTE_RETRIES", default=3, low=0, high=20)),
         connections=int(_number(environ, "EPCTX_REMOTE_CONNECTIONS", default=8, low=1, high=64)),
         max_size=int(_number(environ, "EPCTX_REMOTE_MAX_SIZE", default=16 << 30, low=1, high=1 << 50)),
     )

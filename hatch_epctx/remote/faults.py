@@ -47,15 +47,18 @@ def _rebuild(found: str, reason: Reason, transient: bool) -> RemoteError:  # noq
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """When to try again: after 0.1, 0.4 and 1.6 seconds, each shortened by chance to as little as its half.
+    """When to try again: after 0.1, 0.4, 1.6, 6.4, ... seconds, each shortened by chance to as little as its half.
 
     Chance keeps a fleet that lost its cache at one moment from coming back at one moment.
     """
 
     attempts: int = 4
+    """Calls in all, at least one."""
     first: float = 0.1
     """Seconds before the second attempt."""
     factor: float = 4.0
+    longest: float = 10.0
+    """Seconds before any attempt, at most."""
 
     def run(self, attempt: Callable[[], T], *, stop: threading.Event) -> T:
         """The first result of `attempt`.
@@ -67,15 +70,15 @@ class Retry:
         Raises:
             RemoteError: of the last attempt, or the first that is not transient.
         """
-        delay = self.first
-        for left in range(self.attempts - 1, -1, -1):
+        left, delay = self.attempts, self.first
+        while True:
+            left -= 1
             try:
                 return attempt()
             except RemoteError as error:
-                if not error.transient or not left or stop.wait(delay * _RANDOM.uniform(0.5, 1.0)):
+                if not error.transient or left <= 0 or stop.wait(delay * _RANDOM.uniform(0.5, 1.0)):
                     raise
-            delay *= self.factor
-        raise RemoteError("no attempt was made", reason="failed")  # only with attempts < 1
+            delay = min(delay * self.factor, self.longest)
 
 
 def answered(text: str, *, limit: int = 200) -> str:

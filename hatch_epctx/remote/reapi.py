@@ -14,7 +14,7 @@ from hatch_epctx.remote import zstd
 from hatch_epctx.remote.blobs import Blob
 from hatch_epctx.remote.bytestream import ByteStream
 from hatch_epctx.remote.entry import RECORD_NAME, digest_message
-from hatch_epctx.remote.faults import RemoteError, Retry
+from hatch_epctx.remote.faults import RemoteError
 from hatch_epctx.remote.proto import reapi_pb2 as pb
 from hatch_epctx.remote.wire import MESSAGE_LIMIT, Wire, status_error
 
@@ -104,8 +104,8 @@ def packs(blobs: Iterable[Blob], capabilities: Capabilities) -> tuple[list[list[
 class Reapi:
     """The transport for ``grpc://`` and ``grpcs://``."""
 
-    def __init__(self, endpoint: Endpoint, round_trips: RoundTrips, retry: Retry | None = None) -> None:
-        self.wire = Wire(endpoint, round_trips, retry or Retry())
+    def __init__(self, endpoint: Endpoint, round_trips: RoundTrips) -> None:
+        self.wire = Wire(endpoint, round_trips)
         self._stream = ByteStream(self.wire)
         self._instance = endpoint.path
         self._known: Capabilities | RemoteError | None = None

@@ -48,10 +48,10 @@ _DRAIN: Final = 64 << 10
 class Web:
     """The transport for ``http://`` and ``https://``."""
 
-    def __init__(self, endpoint: Endpoint, round_trips: RoundTrips, retry: Retry | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, round_trips: RoundTrips) -> None:
         self._endpoint = endpoint
         self._trips = round_trips
-        self._retry = retry or Retry()
+        self._retry = Retry(attempts=endpoint.retries + 1)
         self._stop = threading.Event()
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: set[http.client.HTTPConnection] = set()

@@ -32,9 +32,9 @@ MESSAGE_LIMIT: Final = 4 << 20
 class Wire:
     """A gRPC channel: calls with metadata, time limits, retries and counting; gRPC's errors become `RemoteError`."""
 
-    def __init__(self, endpoint: Endpoint, round_trips: RoundTrips, retry: Retry) -> None:
+    def __init__(self, endpoint: Endpoint, round_trips: RoundTrips) -> None:
         self.endpoint = endpoint
-        self.retry = retry
+        self.retry = Retry(attempts=endpoint.retries + 1)
         self.stop = threading.Event()
         self._trips = round_trips
         tool = pb.RequestMetadata(tool_details=pb.ToolDetails(tool_name="hatch-epctx", tool_version=__version__))
