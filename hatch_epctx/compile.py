@@ -7,16 +7,15 @@ compiled model that secretly needs its source fails here and not at the user's.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
-from hatch_epctx.files import check_name, copy_file, remove_tree
+from hatch_epctx.files import check_name, copy_file, read_bounded, remove_tree
 from hatch_epctx.process import Outcome, run_worker
-from hatch_epctx.source import snapshot
+from hatch_epctx.source import ONNX_LIMIT, snapshot
 from hatch_epctx.store import Artifact
-from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job
+from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from hatch_epctx.source import SourceModel
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
-__all__ = ["Compiled", "compile_variant", "probe", "scan"]
+__all__ = ["Compiled", "compile_variant", "describe", "probe", "rename_references", "scan"]
 
 SCAN_TIMEOUT = 300.0
 """Seconds for reading the facts of one ONNX file."""
@@ -52,6 +51,7 @@ _ERRORS: Mapping[str, type[EpctxError]] = {
     "compiled-source": ModelError,
     "dynamic-shape": ModelError,
     "unknown-dimension": ModelError,
+    "external-data-escape": ModelError,
     "missing-ep": ToolchainError,
     "no-device": ToolchainError,
 }
@@ -74,7 +74,8 @@ def scan(path: Path, folder: Path, *, place: str) -> ScannedModel:
     """
     copy_file(path, folder / MODEL_NAME)
     outcome = run_worker({**_job("scan"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
-    return _result_of(outcome, place=place, what=f"reading {path.name}", fallback=ModelError)["scan"]
+    result = _result_of(outcome, place=place, what=f"reading {path.name}", fallback=ModelError)
+    return result["scan"]
 
 
 def probe(provider: Provider, device: str, folder: Path, *, env: Mapping[str, str], place: str) -> list[ProbedDevice]:
@@ -89,6 +90,31 @@ def probe(provider: Provider, device: str, folder: Path, *, env: Mapping[str, st
     return _result_of(outcome, place=place, what=what, fallback=ToolchainError)["devices"]
 
 
+def describe(path: Path, folder: Path) -> dict[str, Any]:
+    """Facts of an ONNX file, compiled or not (`scan`), its EPContext nodes and metadata, read in a fresh process.
+
+    Raises:
+        ModelError: it is no ONNX model.
+    """
+    copy_file(path, folder / MODEL_NAME)
+    outcome = run_worker({**_job("inspect"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
+    result = _result_of(outcome, place=str(path), what="reading it", fallback=ModelError)
+    return {"scan": result["scan"], **result["extra"]}
+
+
+def rename_references(path: Path, names: Mapping[str, str], folder: Path, *, place: str) -> bytes:
+    """The ONNX file at `path` with the files that it refers to called by new names; done in a fresh process.
+
+    Raises:
+        CompileError: it refers to a file that `names` does not hold.
+    """
+    copy_file(path, folder / MODEL_NAME)
+    job: Job = {**_job("rename"), "model": MODEL_NAME, "names": dict(names)}
+    outcome = run_worker(job, folder, timeout=SCAN_TIMEOUT, env={})
+    _result_of(outcome, place=place, what="renaming its files", fallback=CompileError)
+    return read_bounded(folder / CONTEXT_NAME, ONNX_LIMIT)
+
+
 def compile_variant(variant: Variant, source: SourceModel, folder: Path) -> Compiled:
     """Compile `variant` in the empty, private `folder` and check that the result loads.
 
@@ -100,7 +126,9 @@ def compile_variant(variant: Variant, source: SourceModel, folder: Path) -> Comp
     """
     snapshot(source, folder)
     _copy_option_files(variant.provider_options, folder)
-    place = f"tool.epctx.targets.{variant.base_target}" if not variant.is_source else f"tool.epctx.models.{variant.model}"
+    place = (
+        f"tool.epctx.targets.{variant.base_target}" if not variant.is_source else f"tool.epctx.models.{variant.model}"
+    )
     outcome = run_worker(_compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
     result = _result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=place)
     artifacts = tuple(
@@ -123,24 +151,22 @@ def _load_check(variant: Variant, folder: Path, *, hint: str) -> float:
     job["model"] = SOURCE_NAME if variant.is_source else CONTEXT_NAME
     job["provider_options"] = {option.name: option.text for option in variant.load_options}
     job["optimization"] = variant.load_optimization
+    job["session_options"] = dict(variant.load_session_options)
+    job["free_dimensions"] = job["free_dimension_denotations"] = {}
     outcome = run_worker(job, folder, timeout=variant.timeout, env=variant.env)
     _result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=hint)
     return outcome.seconds
 
 
 def _job(task: Any) -> Job:
-    return {"format": FORMAT, "task": task, "procedure": "hatch_epctx.worker.procedure", "sys_path": _import_path()}
-
-
-def _import_path() -> list[str]:
-    """The parent's import path without its empty entry: the worker's cwd must not count."""
-    return [entry for entry in sys.path if entry]
+    return {"format": FORMAT, "task": task, "procedure": "hatch_epctx.worker.procedure"}
 
 
 def _ep_fields(provider: Provider, device: str) -> Job:
     return {
         "procedure": provider.procedure,
         "ep": provider.names[0],
+        "sources": list(provider.names),
         "module": provider.module,
         "device": device,
         "offline": provider.offline,
@@ -188,9 +214,7 @@ def _keep_only(folder: Path, names: set[str]) -> None:
             remove_tree(path)
 
 
-def _result_of(
-    outcome: Outcome, *, place: str, what: str, fallback: type[EpctxError], hint: str = ""
-) -> Any:
+def _result_of(outcome: Outcome, *, place: str, what: str, fallback: type[EpctxError], hint: str = "") -> Result:
     """The result of a worker that succeeded, else its error with the cause in words and the log's tail."""
     result = outcome.result
     if outcome.cause == "exit" and result is not None and result.get("ok"):

@@ -24,24 +24,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "GRAPH_OPTIMIZATION",
     "ContentFile",
     "FolderPlan",
     "ModelContent",
     "PlannedFile",
     "VariantContent",
-    "loading_options",
     "plan_folder",
     "write_folder",
 ]
-
-GRAPH_OPTIMIZATION: Final[Mapping[str, str]] = {
-    "disable-all": "disable_all",
-    "basic": "enable_basic",
-    "extended": "enable_extended",
-    "all": "enable_all",
-}
-"""This project's optimisation levels in the words of ORT's session.graph_optimization_level."""
 
 FILE_MODE: Final = 0o644
 
@@ -113,22 +103,6 @@ class FolderPlan:
     manifest_bytes: bytes
 
 
-def loading_options(optimization: str, options: Mapping[str, str], *, compiled: bool = True) -> dict[str, str]:
-    """Session options that the manifest carries.
-
-    A compiled model is loaded with its own optimisation level, since the optimiser may change the nodes that are
-    left, and is never compiled again at start.
-
-    Args:
-        optimization: disable-all, basic, extended or all: of the load.
-        options: the target's further session options.
-        compiled: False for a source variant.
-    """
-    level = {"session.graph_optimization_level": GRAPH_OPTIMIZATION[optimization]}
-    guard = {"session.disable_model_compile": "1"} if compiled else {}
-    return {**level, **guard, **options}
-
-
 def plan_folder(*, package_name: str, package_version: str, models: Iterable[ModelContent]) -> FolderPlan:
     """Names and manifest of a package folder. Reads nothing.
 
@@ -144,9 +118,7 @@ def plan_folder(*, package_name: str, package_version: str, models: Iterable[Mod
     return FolderPlan(files=files, manifest=manifest, manifest_bytes=write_manifest(manifest))
 
 
-def write_folder(
-    out: Path, *, package_name: str, package_version: str, models: Iterable[ModelContent]
-) -> FolderPlan:
+def write_folder(out: Path, *, package_name: str, package_version: str, models: Iterable[ModelContent]) -> FolderPlan:
     """Write a package folder; the same records give the same bytes.
 
     Args:

@@ -35,7 +35,7 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         self._built: Build | None = None
         if self.target_name != "wheel":
             return
-        with _plain_errors(self):
+        with _PlainErrors(self):
             project = self._project("editable" if version == "editable" else "wheel")
             if project.environment.skip:
                 self.app.display_warning("epctx: EPCTX_SKIP is set: the wheel holds no compiled models")
@@ -52,8 +52,8 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
             return
         from hatch_epctx.wheel import add_package
 
-        with built, _plain_errors(self):
-            add_package(built, Path(artifact_path))
+        with built, _PlainErrors(self):
+            add_package(built, Path(artifact_path), version=self.metadata.version)
 
     def _project(self, state: Any) -> Project:
         from hatch_epctx.config import load_project
@@ -83,7 +83,7 @@ def hatch_register_build_hook() -> type[EpctxBuildHook]:
     return EpctxBuildHook
 
 
-class _plain_errors:
+class _PlainErrors:
     """Turn a user's error into a message and an exit code; leave everything else alone."""
 
     def __init__(self, hook: EpctxBuildHook) -> None:

@@ -76,7 +76,9 @@ def canonical(document: Mapping[str, Any]) -> bytes:
     return rfc8785.dumps(dict(document))
 
 
-def identify(variant: Variant, source: SourceModel, toolchain: Toolchain, option_digests: Mapping[str, str]) -> Identity:
+def identify(
+    variant: Variant, source: SourceModel, toolchain: Toolchain, option_digests: Mapping[str, str]
+) -> Identity:
     """Identity of one variant.
 
     Args:
@@ -114,7 +116,7 @@ def document_of(
             "env": dict(variant.env),
             "ep": variant.provider.names[0],
             "load-check": variant.load_check,
-            "load-optimization": variant.load_optimization,
+            "load-session-options": dict(variant.load_session_options),
             "provider-options": _options(variant.provider_options, option_digests),
             "runtime-options": _options(variant.runtime_options, option_digests),
         },

@@ -87,7 +87,7 @@ def lock(path: Path, *, timeout: float | None = None, on_wait: Callable[[str], N
         OSError: the lock file cannot be made or opened.
         RuntimeError: this thread holds the lock already, a bug.
     """
-    key = (threading.get_ident(), str(path.absolute()))
+    key = (threading.get_ident(), str(path.resolve()))
     if key in _own:
         raise RuntimeError(f"this thread holds {path} already")
     make_private_dir(path.parent, durable=False)
@@ -342,7 +342,9 @@ def _dead_claims(claims: Path, besides: Lease | None = None) -> dict[Path, str] 
         try:
             if not _try(descriptor, path):
                 return None
-            dead[path] = os.read(descriptor, _NOTE_LIMIT).decode("utf-8", "replace")
+            dead[path] = ""
+            with suppress(OSError):
+                dead[path] = os.read(descriptor, _NOTE_LIMIT).decode("utf-8", "replace")
         finally:
             _give_up(descriptor)
     return dead

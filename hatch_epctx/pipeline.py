@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hatch_epctx import compile as compiling
-from hatch_epctx.digest import digest_entries
+from hatch_epctx.digest import digest_bytes, digest_entries
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.identity import Identity, identify
 from hatch_epctx.process import kill_workers
@@ -25,6 +25,8 @@ from hatch_epctx.toolchain import Toolchain, discover, machine_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+
+    from typing_extensions import Self
 
     from hatch_epctx.config import Project, Variant
     from hatch_epctx.providers import OptionValue, Provider
@@ -76,7 +78,7 @@ class Build:
     project: Project
     entries: tuple[Entry, ...]
 
-    def __enter__(self) -> Build:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -299,7 +301,7 @@ class Pipeline:
 
     def last_key(self, variant: Variant) -> str:
         """Where the store remembers the variant's last identity: by project and variant name, not by folder."""
-        return digest_entries([(f"{self.project.name}/{variant.name}", "")])
+        return digest_bytes(f"{self.project.name}/{variant.name}".encode())
 
     def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
         """(identity, document) of the variant's last build on this machine."""

@@ -90,10 +90,12 @@ def read_source(
             f"{path.name} is compiled already: it holds EPContext nodes of {makers}",
             where=place,
             expected="the source model that it was compiled from",
-            remedy="Name the original ONNX file; a compiled model runs on its own EP only and cannot be compiled again.",
+            remedy="Name the original ONNX file; a compiled model cannot be compiled again.",
             reason="compiled-source",
         )
-    external = tuple((location, _external_digest(path, location, place, store)) for location in scanned["external_data"])
+    external = tuple(
+        (location, _external_digest(path, location, place, store)) for location in scanned["external_data"]
+    )
     return SourceModel(path=path, digest=digest, size=size, external=external, scan=scanned)
 
 
@@ -105,14 +107,17 @@ def snapshot(source: SourceModel, folder: Path) -> None:
     """
     copies = [(source.path, folder / MODEL_NAME, source.digest)]
     copies += [
-        (source.path.parent / location, folder / check_location(location), digest) for location, digest in source.external
+        (source.path.parent / location, folder / check_location(location), digest)
+        for location, digest in source.external
     ]
     for origin, copy, digest in copies:
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             copied, _ = copy_and_digest(origin, copy)
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{origin.name} vanished while it was being read", reason="source-changed") from error
+            raise SourceChangedError(
+                f"{origin.name} vanished while it was being read", reason="source-changed"
+            ) from error
         if copied != digest:
             raise SourceChangedError(f"{origin.name} changed while it was being read", reason="source-changed")
 

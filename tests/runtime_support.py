@@ -16,7 +16,8 @@ from typing import Any
 from support import REPOSITORY, save, small_model
 
 from hatch_epctx.digest import content_name, digest_file
-from hatch_epctx.folder import ContentFile, FolderPlan, ModelContent, VariantContent, loading_options, write_folder
+from hatch_epctx.folder import ContentFile, FolderPlan, ModelContent, VariantContent, write_folder
+from hatch_epctx.manifest import loading_options
 
 OPENVINO = "OpenVINOExecutionProvider"
 QNN = "QNNExecutionProvider"

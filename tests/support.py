@@ -127,7 +127,9 @@ class Run:
         return json.loads(self.out)
 
 
-def epctx(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, check: bool = True) -> Run:
+def epctx(
+    *arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, check: bool = True
+) -> Run:
     """Run the command line in a process of its own."""
     merged = {**os.environ, **(env or {})}
     merged["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), merged.get("PYTHONPATH", "")])

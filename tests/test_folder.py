@@ -14,11 +14,10 @@ from hatch_epctx.folder import (
     ContentFile,
     ModelContent,
     VariantContent,
-    loading_options,
     plan_folder,
     write_folder,
 )
-from hatch_epctx.manifest import read_manifest
+from hatch_epctx.manifest import loading_options, read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

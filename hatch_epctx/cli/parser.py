@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_project_commands(commands: Any) -> None:
     plan = _command(commands, "plan", "projects.plan", "every variant: identity, hit or miss, and why")
     build = _command(commands, "build", "projects.build", "compile what changed; with --out, write the package folder")
-    build.add_argument("--out", type=Path, metavar="DIR", help="write the package folder (manifest.json and files) here")
+    build.add_argument("--out", type=Path, metavar="DIR", help="write the package folder here")
     explain = _command(commands, "explain", "projects.explain", "field by field, what changed for one variant")
     explain.add_argument("variant", help="a variant's name, MODEL.TARGET")
     explain.add_argument(
@@ -109,7 +109,7 @@ def _command(commands: Any, name: str, target: str, text: str) -> argparse.Argum
 
 
 def _refuse(name: str) -> Callable[[argparse.Namespace], int]:
-    def run(options: argparse.Namespace) -> int:
+    def run(_options: argparse.Namespace) -> int:
         raise ConfigError("not available in this version", where=f"epctx {name}", reason="not-available")
 
     return run

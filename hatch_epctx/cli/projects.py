@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.cli.output import emit_json, progress, size, table
 from hatch_epctx.config import Project, load_project
+from hatch_epctx.digest import is_digest
 from hatch_epctx.errors import ConfigError, suggest
 from hatch_epctx.identity import diff
 from hatch_epctx.pipeline import Build, Entry, Pipeline
@@ -105,7 +106,7 @@ def build(options: Namespace) -> int:
         if options.out is not None:
             from hatch_epctx.wheel import write_package
 
-            write_package(built, options.out)
+            write_package(built, options.out, version=pipeline.project.version)
             if not options.json:
                 print(f"wrote {options.out}")
     return 0
@@ -175,12 +176,12 @@ def explain(options: Namespace) -> int:
 def _earlier(pipeline: Pipeline, entry: Entry, against: str) -> tuple[str, Mapping[str, Any]] | None:
     if against == "last":
         return pipeline.last(entry.variant)
-    document = pipeline.store.document(against)
-    if document is None:
+    record = pipeline.store.record(against) if is_digest(against) else None
+    if record is None:
         raise ConfigError(
             f"the store holds no identity {against!r}",
             where="--against",
             expected="'last' or a full identity of 64 hexadecimal digits that 'epctx plan --json' shows",
             reason="unknown-identity",
         )
-    return against, document
+    return against, record.document

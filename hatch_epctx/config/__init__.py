@@ -12,7 +12,7 @@ from hatch_epctx.config.expand import expand, single_variant
 from hatch_epctx.config.fields import walk
 from hatch_epctx.config.load import Machine, load_settings
 from hatch_epctx.config.models import Settings
-from hatch_epctx.config.project import Project, load_project, read_project
+from hatch_epctx.config.project import Project, load_project, read_project, single_project
 from hatch_epctx.config.schema import schema
 from hatch_epctx.config.variant import Variant
 
@@ -33,6 +33,7 @@ __all__ = [
     "read_environment",
     "read_project",
     "schema",
+    "single_project",
     "single_variant",
     "walk",
 ]

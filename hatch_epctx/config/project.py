@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from hatch_epctx.config.errors import toml_type
-from hatch_epctx.config.expand import expand
+from hatch_epctx.config.expand import expand, single_variant
 from hatch_epctx.config.load import HOOK_PLACE, TABLE_PLACE, load_settings
 from hatch_epctx.errors import ConfigError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hatch_epctx.config.scalars import State
     from hatch_epctx.config.variant import Variant
 
-__all__ = ["Project", "load_project", "read_project"]
+__all__ = ["Project", "load_project", "read_project", "single_project"]
 
 _PYPROJECT = "pyproject.toml"
 _HATCH = "hatch.toml"
@@ -40,6 +40,8 @@ class Project:
     """Absolute folder of pyproject.toml."""
     name: str
     """The distribution's name as declared; the package's where pyproject.toml gives none."""
+    version: str
+    """The version as declared; "0" where pyproject.toml leaves it to the build back end."""
     settings: Settings
     variants: tuple[Variant, ...]
     """Selected variants: models in the order of their declaration, of each its targets in theirs, its source last."""
@@ -77,7 +79,28 @@ def load_project(
         state=state,
     )
     name = _project_name(document) or settings.package
-    return Project(root=root, name=name, settings=settings, variants=expand(settings, root))
+    version = _table(document, "project").get("version", "0")
+    return Project(
+        root=root,
+        name=name,
+        version=version if isinstance(version, str) else "0",
+        settings=settings,
+        variants=expand(settings, root),
+    )
+
+
+def single_project(
+    source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any], environ: Mapping[str, str]
+) -> Project:
+    """A project of one variant for one model file, without pyproject.toml; see `expand.single_variant`.
+
+    Raises:
+        ConfigError: the tables or EPCTX_* variables are wrong.
+    """
+    settings = load_settings({"package": "single"}, environ=environ, state="wheel")
+    variant = single_variant(source, target, model=model)
+    root = variant.source.parent
+    return Project(root=root, name=variant.model, version="0", settings=settings, variants=(variant,))
 
 
 def read_project(root: Path) -> Mapping[str, Any]:

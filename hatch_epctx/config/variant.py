@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hatch_epctx.manifest import loading_options
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -64,8 +66,12 @@ class Variant:
 
     @property
     def load_session_options(self) -> Mapping[str, str]:
-        """Session options that loading the result gets: those of the compile, with which the load check passed."""
-        return self.session_options
+        """Session options that loading the result gets, in the load check and from the wheel.
+
+        Those of the compile, with which the load check passed; the optimisation level; and for a compiled model the
+        guard against compiling at start.
+        """
+        return loading_options(self.load_optimization, self.session_options, compiled=not self.is_source)
 
     @property
     def load_options(self) -> tuple[OptionValue, ...]:

@@ -1,10 +1,10 @@
 """Fault points: named places at which a test makes the process die or an operating-system call fail.
 
 A point does nothing unless ``EPCTX_TEST=1`` and ``EPCTX_TEST_FAULT=<point>:<action>`` are both set in the
-environment. Actions: ``kill`` (SIGKILL to this process: nothing is cleaned up, as with a power cut that spares the
-page cache), the name of an error such as ``ENOSPC`` (an `OSError` with that number is raised), or
-``touch=<file>`` (the file is made and the process waits until it is gone, so that a test can act meanwhile; a minute
-at most).
+environment; ``<point>@2`` means the second time that this process gets there, and only that one. Actions: ``kill``
+(SIGKILL to this process: nothing is cleaned up, as with a power cut that spares the page cache), the name of an error
+such as ``ENOSPC`` (an `OSError` with that number is raised), or ``touch=<file>`` (the file is made and the process
+waits until it is gone, so that a test can act meanwhile; a minute at most).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,9 @@ FAULT_POINTS: Final[tuple[str, ...]] = (
 )
 """Every point, in the order of a publish; what the next run has to cope with stands beside each."""
 
-_WAIT = 60.0
+_WAIT: Final = 60.0
+
+_passed: Counter[str] = Counter()
 
 
 def fault_point(name: str) -> None:
@@ -52,8 +55,12 @@ def fault_point(name: str) -> None:
         return
     if name not in FAULT_POINTS:
         raise ValueError(f"unknown fault point {name!r}")
-    wanted, _, action = os.environ.get("EPCTX_TEST_FAULT", "").partition(":")
-    if wanted == name:
+    place, _, action = os.environ.get("EPCTX_TEST_FAULT", "").partition(":")
+    wanted, _, turn = place.partition("@")
+    if wanted != name:
+        return
+    _passed[place] += 1
+    if not turn or int(turn) == _passed[place]:
         _act(name, action)
 
 

@@ -96,6 +96,8 @@ def check_location(location: object) -> PurePosixPath:
             raise ValueError(f"{_shown(location)} leads out of its folder")
     if not parts:
         raise ValueError(f"{_shown(location)} names no file")
+    if _DRIVE.match(parts[0]):  # "./c:x" is one without its dot
+        raise ValueError(f"{_shown(location)} names a drive")
     return PurePosixPath(*parts)
 
 

@@ -17,6 +17,7 @@ no shared assets. What ORT calls unknown it refuses, and paths that leave the fo
 know it ignores, as long as the format is the same.
 """
 
+from hatch_epctx.manifest.loading import GRAPH_OPTIMIZATION, loading_options
 from hatch_epctx.manifest.reading import MAX_BYTES, read_manifest
 from hatch_epctx.manifest.records import (
     FOLDER_NAME,
@@ -34,6 +35,7 @@ from hatch_epctx.manifest.writing import write_manifest
 __all__ = [
     "FOLDER_NAME",
     "FORMAT",
+    "GRAPH_OPTIMIZATION",
     "MANIFEST_NAME",
     "MAX_BYTES",
     "SCHEMA_VERSION",
@@ -42,6 +44,7 @@ __all__ = [
     "Facts",
     "Manifest",
     "Variant",
+    "loading_options",
     "read_manifest",
     "write_manifest",
 ]

@@ -34,7 +34,7 @@ def read_result(path: Path, task: Task) -> Result:
         ValueError: not a `Result`; the message names the field.
     """
     value = parse_json(read_bounded(path, RESULT_LIMIT))
-    _record(value, "the result", _FIELDS, required=frozenset({"format", "ok"}))
+    _record(value, "result", _FIELDS, required=frozenset({"format", "ok"}))
     if value["format"] != FORMAT:
         raise ValueError(f"format is {value['format']}, expected {FORMAT}")
     for name in _OWED[task] if value["ok"] else ("error", "reason"):
@@ -202,5 +202,7 @@ _OWED: Final[Mapping[Task, tuple[str, ...]]] = {
     "compile": _COMPILED,
     "source": _COMPILED,
     "load": ("providers",),
+    "inspect": ("scan", "extra"),
+    "rename": ("artifacts",),
 }
 """What a successful result of each task has."""

@@ -145,6 +145,11 @@ class Store:
                 return found
         return found
 
+    def record(self, identity: str) -> Record | None:
+        """What the marker of `identity` says, whether or not its generation is still there; None without a marker."""
+        marker = self._marker(_checked(identity))
+        return None if isinstance(marker, Miss) else marker.record
+
     def _marker(self, identity: str) -> Marker | Miss:
         try:
             data = read_bounded(self.layout.marker(identity), MARKER_LIMIT)

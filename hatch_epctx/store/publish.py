@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from hatch_epctx.errors import StoreError
-from hatch_epctx.files import atomic_write, fault_point, make_private_dir, publish_dir
+from hatch_epctx.files import atomic_write, fault_point, make_private_dir, publish_dir, remove_tree
 from hatch_epctx.lease import Lease
 from hatch_epctx.store.generation import Generation
 from hatch_epctx.store.layout import store_error
-from hatch_epctx.store.records import Marker, Record, marker_bytes
+from hatch_epctx.store.records import MARKER_LIMIT, Marker, Record, marker_bytes
 from hatch_epctx.store.sweep import discard
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ def _place(layout: Layout, staging: Staging, out: Path, claim: _Claim) -> tuple[
 def _select(layout: Layout, identity: str, marker: bytes, *, scratch: Path) -> str:
     """Replace the marker; return a warning when that failed."""
     path = layout.marker(identity)
+    if len(marker) > MARKER_LIMIT:
+        return f"{_ONCE}: its marker would have {len(marker):,} bytes, more than {MARKER_LIMIT:,}."
     try:
         fault_point("marker-before")
         make_private_dir(path.parent)
+        if path.is_dir():  # tampered with: a file cannot replace it
+            remove_tree(path)
         atomic_write(path, marker, scratch=scratch, point="marker")
     except OSError as error:
         return f"{_ONCE}: {store_error(error, path, 'write the marker')}"

@@ -32,7 +32,7 @@ __all__ = [
 
 FORMAT: Final = "epctx-marker/1"
 MARKER_LIMIT: Final = 4 << 20
-"""Bytes of a marker: a model with ten thousand external-data files needs about two million."""
+"""Bytes of a marker that is read or written: a model with ten thousand external-data files needs about two million."""
 _ARTIFACTS: Final = 4096
 """Artifacts of one generation, at most."""
 _SIZE: Final = 1 << 50
@@ -83,9 +83,10 @@ def is_generation_name(text: object) -> bool:
 def marker_bytes(marker: Marker) -> bytes:
     """The marker as it is written.
 
+    It may be longer than `MARKER_LIMIT`, and must not be written then.
+
     Raises:
-        ValueError: `parse_marker` would refuse it: a name, a digest or a value that cannot be, or more than
-            `MARKER_LIMIT` bytes.
+        ValueError, TypeError: `parse_marker` would refuse it: a name, a digest or a value that cannot be.
     """
     record = marker.record
     value = {
@@ -105,14 +106,12 @@ def marker_bytes(marker: Marker) -> bytes:
 
 
 def parse_marker(data: bytes, identity: str) -> Marker:
-    """Read a marker of `identity`.
+    """Read a marker of `identity`; the caller bounds its size.
 
     Raises:
         ValueError: it is not exactly of the form above, names another identity, or lists an artifact whose name is
             unsafe, or the same as another's where case does not count.
     """
-    if len(data) > MARKER_LIMIT:
-        raise ValueError(f"the marker has {len(data)} bytes, more than {MARKER_LIMIT}")
     value = _fields(parse_json(data), {"format", "generation", "identity", "document", "artifacts", "result"})
     if value["format"] != FORMAT:
         raise ValueError(f"format {value['format']!r:.40} is not {FORMAT!r}")

@@ -174,8 +174,9 @@ def _read(stream: io.FileIO) -> Archive:
             problems.append(_problem("gap", info.filename, text))
         members.append(located)
         position = located.end
-    if not infos and start_of_table:
-        problems.append(_problem("gap", "", f"{start_of_table} bytes before the table belong to no member"))
+    if position != start_of_table:
+        text = f"{start_of_table - position} bytes before the table of contents belong to no member"
+        problems.append(_problem("gap", "", text))
     problems += _end_problems(stream, infos, start_of_table, comment)
     problems += _name_problems(infos)
     return Archive(stream=stream, members=tuple(members), comment=comment, problems=tuple(problems))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import digest_bytes
-from hatch_epctx.files import atomic_write, remove_tree
+from hatch_epctx.files import atomic_write, read_bounded, remove_tree
 from hatch_epctx.worker import graphs, validating
 from hatch_epctx.worker.coverage import coverage
 from hatch_epctx.worker.failure import TaskError
@@ -40,6 +40,8 @@ __all__ = ["compile_model", "finish", "prepare", "rename_source"]
 
 WEIGHTS_THRESHOLD: Final = 1024
 """Bytes from which an initialiser of a left-over node goes to the weights file."""
+OLDEST_IR: Final = 8
+"""IR version below which no compiled model is written: function bodies need it; ONNX Runtime 1.10 and later read it."""
 INLINE_LIMIT: Final = 1 << 30
 """Bytes of a source's weights up to which an embedding compile keeps left-over initialisers inside the ONNX."""
 
@@ -160,6 +162,8 @@ def finish(job: Job, source: Source) -> Result:
     names = ContentNames(folder, keep=source.facts["external_data"])
     rename_references(model, names)
     lost = restore_metadata(source.model, model)
+    # ONNX Runtime writes its newest IR version, which older releases refuse; what is left of the source needs its own.
+    model.ir_version = min(model.ir_version, max(source.model.ir_version, OLDEST_IR))
     data = _serialise(job, model)
     validating.check_paths(data, folder)
     nodes = sum(len(graph.node) for graph in graphs.main_and_subgraphs(model))
@@ -216,10 +220,12 @@ def rename_source(job: Job) -> Result:
         TaskError: invalid-model, compiled-source, external-data-escape, too-large, or invalid-output where external
             data is missing or empty.
     """
-    source = read_source(Path(job.get("model", MODEL_NAME)))
+    path = Path(job.get("model", MODEL_NAME))
+    source = read_source(path)
     names = ContentNames(Path.cwd(), what="the source model")
     rename_references(source.model, names)
-    data = _serialise(job, source.model)
+    # A model that is one file ships as it is, byte for byte.
+    data = _serialise(job, source.model) if names.artifacts else read_bounded(path, LIMIT)
     return {
         "ok": True,
         "artifacts": [_written(SOURCE_NAME, data), *names.artifacts],

@@ -59,6 +59,10 @@ def _task(name: Task) -> Callable[[Job], Result]:
         from hatch_epctx.worker.loading import load
 
         return load
+    if name in ("inspect", "rename"):
+        from hatch_epctx.worker import describing
+
+        return describing.describe_model if name == "inspect" else describing.rename_files
     from hatch_epctx.worker import compiling
 
     return compiling.compile_model if name == "compile" else compiling.rename_source

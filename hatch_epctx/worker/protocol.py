@@ -43,7 +43,7 @@ CONTEXT_NAME: Final = "model_ctx.onnx"
 SOURCE_NAME: Final = "model_src.onnx"
 WEIGHTS_NAME: Final = "model_ctx_weights.data"
 
-Task = Literal["scan", "probe", "compile", "source", "load"]
+Task = Literal["scan", "probe", "compile", "source", "load", "inspect", "rename"]
 Role = Literal["model", "context", "weights", "ep-cache", "log"]
 Reason = Literal[
     "no-node",
@@ -113,7 +113,9 @@ class Job(TypedDict, total=False):
     """disable-all, basic, extended, all: of the compile, or of the load for task load."""
     embed: bool
     model: str
-    """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for load."""
+    """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for the rest."""
+    names: dict[str, str]
+    """rename: new flat names of the files that the model refers to, by their old ones."""
 
 
 class ValueInfo(TypedDict):

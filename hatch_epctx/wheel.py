@@ -1,0 +1,142 @@
+"""What goes into the wheel: the package folder of one build, and the paths it takes.
+
+The same generations give the same folder and the same bytes, whichever front end asks: `write_package` for a
+folder on disk, `add_package` for a finished wheel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hatch_epctx.errors import VerificationError
+from hatch_epctx.folder import (
+    ContentFile,
+    FolderPlan,
+    ModelContent,
+    VariantContent,
+    plan_folder,
+    write_folder,
+)
+from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
+from hatch_epctx.wheelfile import Entry as WheelEntry
+from hatch_epctx.wheelfile import add_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hatch_epctx.config import Variant
+    from hatch_epctx.pipeline import Build, Entry
+    from hatch_epctx.providers import OptionValue
+
+__all__ = ["add_package", "folder_in_wheel", "model_contents", "write_package"]
+
+_COVERAGE: Final = ("context_nodes", "nodes_left", "coverage")
+_SIGNATURE: Final = ("inputs", "outputs")
+
+
+def folder_in_wheel(package: str) -> str:
+    """Path of the package folder in the wheel, with a slash at its end: "acme_vision/_epctx/"."""
+    return f"{package.replace('.', '/')}/{FOLDER_NAME}/"
+
+
+def write_package(built: Build, out: Path, *, version: str) -> FolderPlan:
+    """Write the package folder of `built` into the new or empty folder `out`.
+
+    Args:
+        built: a build without failures.
+        out: the folder to fill.
+        version: of the project, for the manifest.
+
+    Raises:
+        VerificationError: names clash, or a file is not what its record says.
+        StoreError: the folder holds something, or cannot be written.
+    """
+    package = built.project.settings.package
+    return write_folder(out, package_name=package, package_version=version, models=model_contents(built))
+
+
+def add_package(built: Build, wheel: Path, *, version: str) -> FolderPlan:
+    """Add the package folder of `built` to the finished wheel at `wheel`, in one streaming pass.
+
+    Whatever the wheel holds below that folder already (leavings of an earlier build in the source tree) is dropped:
+    a target that was renamed must not live on. A build in which every variant was skipped adds nothing.
+
+    Raises:
+        VerificationError: names clash, a file is not what its record says, or the wheel is damaged.
+        StoreError: the wheel cannot be written.
+    """
+    settings = built.project.settings
+    plan = plan_folder(package_name=settings.package, package_version=version, models=model_contents(built))
+    base = folder_in_wheel(settings.package)
+    entries = [WheelEntry(name=base + file.name, source=file.path, digest=file.digest) for file in plan.files]
+    if entries:
+        entries.append(WheelEntry(name=base + MANIFEST_NAME, source=plan.manifest_bytes))
+    add_files(wheel, entries, compression=settings.wheel.compression, owned=base.rstrip("/"))
+    return plan
+
+
+def model_contents(built: Build) -> tuple[ModelContent, ...]:
+    """The models of `built` with their variants, in declaration order, as the folder takes them."""
+    by_model: dict[str, list[VariantContent]] = {}
+    for entry in built.entries:
+        if entry.status != "skipped":
+            by_model.setdefault(entry.variant.model, []).append(_content(entry))
+    return tuple(ModelContent(name=name, variants=tuple(variants)) for name, variants in by_model.items())
+
+
+def _content(entry: Entry) -> VariantContent:
+    variant, generation, identity = entry.variant, entry.generation, entry.planned.identity
+    if generation is None or identity is None:
+        raise VerificationError("has no generation", where=variant.name, reason="not-built")
+    record = generation.record
+    files = tuple(
+        ContentFile(path=generation.file(item), size=item.size, digest=item.digest, role=item.role)
+        for item in record.artifacts
+    )
+    provider = variant.provider
+    document = identity.document
+    return VariantContent(
+        name=variant.target,
+        ep=provider.names[0],
+        files=files,
+        kind="source" if variant.is_source else "compiled",
+        identity=identity.digest,
+        device=variant.device,
+        compatibility=str(record.result.get("compatibility", "")),
+        ort_device=provider.manifest_device,
+        ort_compatibility=provider.manifest_compatibility,
+        session_options=variant.load_session_options,
+        provider_options={option.name: option.text for option in variant.load_options},
+        options=_options(variant),
+        toolchain=document["toolchain"],
+        coverage={name: record.result[name] for name in _COVERAGE if name in record.result},
+        runtime=_runtime(document["toolchain"]),
+        signature={name: record.result[name] for name in _SIGNATURE if name in record.result},
+    )
+
+
+def _options(variant: Variant) -> dict[str, Any]:
+    """Effective options of the compile, for people and tools; a path stands as the word "file" or "folder"."""
+    return {
+        "embed": variant.embed,
+        "free_dimensions": dict(variant.free_dimensions),
+        "free_dimension_denotations": dict(variant.free_dimension_denotations),
+        "optimization": variant.optimization,
+        "provider_options": {option.name: _text(option) for option in variant.provider_options},
+        "session_options": dict(variant.session_options),
+    }
+
+
+def _text(option: OptionValue) -> str:
+    if not option.is_path:
+        return option.text
+    return "file" if option.file is not None else "folder"
+
+
+def _runtime(toolchain: Mapping[str, Any]) -> dict[str, Any]:
+    """What running the variant needs: versions that the look-up can name in its messages."""
+    ep = toolchain.get("ep") or {}
+    runtime = {"distribution": ep.get("distribution"), "version": ep.get("version")}
+    runtime["onnxruntime"] = (toolchain.get("onnxruntime") or {}).get("version")
+    return {name: value for name, value in runtime.items() if value}
