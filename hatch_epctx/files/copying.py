@@ -6,7 +6,6 @@ A clone shares blocks until one side is written; a hard link would let a user wr
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final
@@ -60,7 +59,8 @@ def _into(dst: Path, source: IO[bytes], *, digest: bool) -> tuple[str, int]:
                 return digest_stream(target) if digest else ("", 0)
             if digest:
                 return digest_stream(source, copy_to=target)
-            shutil.copyfileobj(source, target, CHUNK)
+            while chunk := source.read(CHUNK):
+                target.write(chunk)
             return "", 0
     except BaseException:
         with suppress(OSError):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 import stat
 import sys
 import time
@@ -119,7 +117,7 @@ def atomic_write(
         OSError: nothing changed at `path`, except that the last step of a durable write, the folder's fsync, may
             fail when the new content is in place already.
     """
-    temporary = (scratch or path.parent) / f"{TEMP_PREFIX}{secrets.token_hex(8)}"
+    temporary = (scratch or path.parent) / f"{TEMP_PREFIX}{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(long_path(temporary), flags, mode)
@@ -245,6 +243,8 @@ def remove_tree(path: Path) -> None:
 
 def _remove_once(path: Path) -> OSError | None:
     """Remove what can be removed; the first error, None when nothing is left."""
+    import shutil  # noqa: PLC0415  # it brings every archive format; the look-up, which removes nothing, does without
+
     failures: list[OSError] = []
 
     def onexc(_function: Callable[..., Any], _name: str, error: BaseException) -> None:

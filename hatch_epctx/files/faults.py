@@ -2,19 +2,16 @@
 
 A point does nothing unless ``EPCTX_TEST=1`` and ``EPCTX_TEST_FAULT=<point>:<action>`` are both set in the
 environment; ``<point>@2`` means the second time that this process gets there, and only that one. Actions: ``kill``
-(SIGKILL to this process: nothing is cleaned up, as with a power cut that spares the page cache), the name of an error
-such as ``ENOSPC`` (an `OSError` with that number is raised), or ``touch=<file>`` (the file is made and the process
-waits until it is gone, so that a test can act meanwhile; a minute at most).
+(SIGKILL to this process: nothing is cleaned up, as with a power cut that spares the page cache), or the name of an
+error such as ``ENOSPC`` (an `OSError` with that number is raised).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Final
 
 __all__ = ["FAULT_POINTS", "fault_point"]
@@ -39,7 +36,8 @@ FAULT_POINTS: Final[tuple[str, ...]] = (
 )
 """Every point, in the order of a publish; what the next run has to cope with stands beside each."""
 
-_WAIT: Final = 60.0
+_SIGKILL: Final = 9
+"""By number: importing `signal` costs every program that opens a model."""
 
 _passed: Counter[str] = Counter()
 
@@ -66,15 +64,9 @@ def fault_point(name: str) -> None:
 
 def _act(name: str, action: str) -> None:
     if action == "kill":
-        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
-        time.sleep(_WAIT)  # the signal may arrive a moment later
+        os.kill(os.getpid(), _SIGKILL)
+        time.sleep(60)  # the signal may arrive a moment later
     number = getattr(errno, action, None)
-    if number is not None:
-        raise OSError(number, os.strerror(number), f"fault point {name}")
-    if not action.startswith("touch="):
+    if number is None:
         raise ValueError(f"unknown fault action {action!r}")
-    flag = Path(action.removeprefix("touch="))
-    flag.touch()
-    end = time.monotonic() + _WAIT
-    while flag.exists() and time.monotonic() < end:
-        time.sleep(0.005)
+    raise OSError(number, os.strerror(number), f"fault point {name}")
