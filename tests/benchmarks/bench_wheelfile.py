@@ -76,12 +76,25 @@ def measure(way: str, folder: Path, blob: Path) -> dict[str, float]:
     return result
 
 
+def summary(measured: list[dict[str, float]]) -> dict[str, float]:
+    """What is reported of one way."""
+    times = [one["seconds"] for one in measured]
+    return {
+        "median": statistics.median(times),
+        "least": min(times),
+        "most": max(times),
+        "peak_mib": max(one["peak_mib"] for one in measured),
+        "wheel_mib": measured[-1]["wheel_mib"],
+    }
+
+
 def main() -> None:
     """Parse arguments, measure, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", type=int, default=1024, help="MiB of random bytes (default 1024)")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each way (default 3)")
     parser.add_argument("--folder", type=Path, help="where to write (default: a temporary folder)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--way", choices=["backend", "ours"], help=argparse.SUPPRESS)
     parser.add_argument("--blob", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -99,17 +112,18 @@ def main() -> None:
         for _ in range(options.rounds):
             for way, measured in results.items():
                 measured.append(measure(way, folder, blob))
+    report = {way: summary(measured) for way, measured in results.items()}
+    ratio = report["backend"]["median"] / report["ours"]["median"]
+    if options.json:
+        print(json.dumps({**report, "ratio": ratio}))
+        return
     print(f"{options.size} MiB of random bytes, {options.rounds} rounds, Python {sys.version.split()[0]}")
-    for way, measured in results.items():
-        times = [one["seconds"] for one in measured]
-        peak = max(one["peak_mib"] for one in measured)
-        wheel = measured[-1]["wheel_mib"]
+    for way, one in report.items():
         print(
-            f"{way:8} median {statistics.median(times):6.2f} s  (least {min(times):.2f}, most {max(times):.2f})"
-            f"  peak memory {peak:5.0f} MiB  wheel {wheel:.1f} MiB"
+            f"{way:8} median {one['median']:6.2f} s  (least {one['least']:.2f}, most {one['most']:.2f})"
+            f"  peak memory {one['peak_mib']:5.0f} MiB  wheel {one['wheel_mib']:.1f} MiB"
         )
-    medians = {way: statistics.median(one["seconds"] for one in measured) for way, measured in results.items()}
-    print(f"ratio    {medians['backend'] / medians['ours']:.1f} times less wall time")
+    print(f"ratio    {ratio:.1f} times less wall time")
 
 
 if __name__ == "__main__":
