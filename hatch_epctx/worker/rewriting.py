@@ -9,6 +9,7 @@ external data; both may hide in subgraphs and function bodies. An EP may write t
 from __future__ import annotations
 
 import stat
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.digest import content_name, digest_file
@@ -57,6 +58,9 @@ class ContentNames:
             TaskError: invalid-output: the reference is no contained relative path, or the file is missing, empty
                 or not regular.
         """
+        if PurePosixPath(reference).is_absolute() or PureWindowsPath(reference).is_absolute():
+            name = PureWindowsPath(reference).name  # splits at both separators; the rest is this machine's
+            raise TaskError("invalid-output", f"{self._what} refers to {name!r} by an absolute path")
         try:
             location = check_location(reference).as_posix()
         except ValueError as error:
