@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
 from support import Factory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STUB = Path(__file__).parent / "stub_ep"
 
@@ -32,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def private_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def private_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the user's store or EPCTX_* settings; children see the stub EP."""
     for name in list(os.environ):
         if name.startswith("EPCTX_") and name != "EPCTX_TEST_VENVS":
@@ -40,7 +35,6 @@ def private_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("EPCTX_CACHE_DIR", str(tmp_path / "epctx-cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     monkeypatch.setenv("PYTHONPATH", str(STUB))
-    yield
 
 
 @pytest.fixture

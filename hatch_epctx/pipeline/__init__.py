@@ -1,0 +1,25 @@
+"""From declared variants to published generations: identities, hits, compiles.
+
+`core` is what front ends call; `preparing` gives variants their identities, `obtaining` finds or makes the generation
+of one, `history` remembers each variant's last identity, `progress` says what goes on, `records` are what callers get.
+"""
+
+from __future__ import annotations
+
+from hatch_epctx.pipeline.core import Pipeline, providers_of
+from hatch_epctx.pipeline.obtaining import ATTEMPTS
+from hatch_epctx.pipeline.progress import Report, silent
+from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
+
+__all__ = [
+    "ATTEMPTS",
+    "Build",
+    "Entry",
+    "Pipeline",
+    "Planned",
+    "Report",
+    "Status",
+    "providers_of",
+    "raise_all",
+    "silent",
+]

@@ -1,0 +1,108 @@
+"""The pipeline of one project: identities of everything first, then hits and compiles, several variants at once.
+
+`Pipeline.prepare` reads sources and toolchains and gives every variant its identity before anything compiles, so
+that a user's mistake costs no compile. `plan` says what is there; `build` makes the rest, each variant under its
+identity's lock. A failed variant never stops another one's compile.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from hatch_epctx.pipeline.history import History
+from hatch_epctx.pipeline.obtaining import Obtainer
+from hatch_epctx.pipeline.preparing import Preparer
+from hatch_epctx.pipeline.progress import Report, silent
+from hatch_epctx.pipeline.records import Build, Entry, Planned
+from hatch_epctx.process import kill_workers
+from hatch_epctx.store import Miss, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hatch_epctx.config import Project, Variant
+    from hatch_epctx.providers import Provider
+
+__all__ = ["Pipeline", "providers_of"]
+
+
+class Pipeline:
+    """The way of one project's variants into the store.
+
+    Args:
+        project: declaration, settings of this run, selected variants in order.
+        store: where generations live.
+        report: called with a variant (None: the whole build) and a line of progress, from any thread.
+    """
+
+    def __init__(self, project: Project, store: Store, *, report: Report = silent) -> None:
+        self.project = project
+        self.store = store
+        self._preparer = Preparer(store)
+        self._history = History(store, project.name)
+        self._obtainer = Obtainer(
+            store, self._preparer, self._history, report=report, offline=project.environment.offline
+        )
+
+    def prepare(self) -> tuple[Planned, ...]:
+        """Identities of all selected variants.
+
+        Raises:
+            EpctxError: what is wrong with sources and toolchains, all of it at once.
+        """
+        return self._preparer.prepare_all(self.project.variants)
+
+    def plan(self) -> tuple[Entry, ...]:
+        """What a build would find and do. Nothing is compiled; generations are verified and released again."""
+        entries = []
+        for planned in self.prepare():
+            if planned.identity is None:
+                entries.append(Entry(planned=planned, status="skipped", reason=planned.skipped))
+                continue
+            found = self._obtainer.find(planned.identity)
+            if isinstance(found, Miss):
+                entries.append(Entry(planned=planned, status="miss", reason=found.reason))
+            else:
+                found.close()
+                entries.append(Entry(planned=planned, status="hit"))
+        return tuple(entries)
+
+    def build(self) -> Build:
+        """Bring every selected variant into the store.
+
+        Returns:
+            All entries, failed ones too (see `Build.raise_for_failures`).
+
+        Raises:
+            EpctxError: sources, toolchains or the store are unfit; nothing was compiled.
+        """
+        planned = self.prepare()
+        jobs = max(1, min(self.project.environment.jobs, len(planned)))
+        pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="epctx")
+        futures: list[Future[Entry]] = []
+        try:
+            futures = [pool.submit(self._obtainer.entry, item) for item in planned]
+            entries = tuple(future.result() for future in futures)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            kill_workers()
+            pool.shutdown(wait=True)
+            for future in futures:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    generation = future.result().generation
+                    if generation is not None:
+                        generation.close()
+            raise
+        pool.shutdown()
+        return Build(project=self.project, entries=entries)
+
+    def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
+        """(identity, document) of the variant's last build on this machine."""
+        return self._history.last(variant)
+
+
+def providers_of(variants: Iterable[Variant]) -> tuple[Provider, ...]:
+    """The EPs that the variants use, each once, in order of first use."""
+    return tuple({variant.provider.key: variant.provider for variant in variants}.values())

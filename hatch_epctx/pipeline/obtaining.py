@@ -1,0 +1,147 @@
+"""Obtaining one variant's generation: found in the store, or compiled under its identity's lock and published."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from hatch_epctx import compile as compiling
+from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
+from hatch_epctx.pipeline.progress import signs_of_life
+from hatch_epctx.pipeline.records import Entry
+from hatch_epctx.source import SourceChangedError
+from hatch_epctx.store import Miss, Record
+
+if TYPE_CHECKING:
+    from hatch_epctx.config import Variant
+    from hatch_epctx.identity import Identity
+    from hatch_epctx.pipeline.history import History
+    from hatch_epctx.pipeline.preparing import Preparer
+    from hatch_epctx.pipeline.progress import Report
+    from hatch_epctx.pipeline.records import Planned
+    from hatch_epctx.source import SourceModel
+    from hatch_epctx.store import Generation, Store
+
+__all__ = ["ATTEMPTS", "Obtainer"]
+
+ATTEMPTS: Final = 3
+"""Compiles of one variant whose source keeps changing."""
+
+
+class Obtainer:
+    """Finds or makes generations. Any thread may use it.
+
+    Args:
+        store: where generations live.
+        preparer: gives identities anew after a compile.
+        history: told each identity that was obtained.
+        report: told what goes on.
+        offline: a miss is an error.
+    """
+
+    def __init__(
+        self, store: Store, preparer: Preparer, history: History, *, report: Report, offline: bool = False
+    ) -> None:
+        self._store = store
+        self._preparer = preparer
+        self._history = history
+        self._report = report
+        self._offline = offline
+
+    def entry(self, planned: Planned) -> Entry:
+        """What becomes of one variant: never raises for what a user can cause."""
+        variant = planned.variant
+        if planned.identity is None:
+            self._report(variant, f"skipped: {planned.skipped}")
+            return Entry(planned=planned, status="skipped", reason=planned.skipped)
+        start = time.monotonic()
+        try:
+            entry = self._obtain(planned)
+        except EpctxError as error:
+            self._report(variant, "failed")
+            entry = Entry(planned=planned, status="failed", error=error)
+        return replace(entry, seconds=time.monotonic() - start)
+
+    def find(self, identity: Identity) -> Generation | Miss:
+        """The selected generation of `identity`, leased and verified, or why there is none."""
+        if identity.uncertain:
+            return Miss(reason=_not_cacheable(identity))
+        return self._store.find(identity.digest)
+
+    def _obtain(self, planned: Planned) -> Entry:
+        """A leased generation of this variant: found, or compiled from the source as it is now."""
+        variant = planned.variant
+        for _ in range(ATTEMPTS):
+            try:
+                return self._attempt(planned)
+            except SourceChangedError as changed:
+                self._report(variant, f"{changed}; trying again")
+                planned = self._preparer.prepare(variant)
+        raise ModelError(
+            f"the source changed {ATTEMPTS} times while it was being compiled",
+            where=variant.name,
+            remedy=f"Let {variant.source.name} come to rest and build again; nothing was published.",
+            reason="source-changed",
+        )
+
+    def _attempt(self, planned: Planned) -> Entry:
+        variant, identity, source = planned.variant, planned.identity, planned.source
+        if identity is None or source is None:  # an EP that went away while the source was changing
+            raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
+
+        def waiting(owner: str) -> None:
+            self._report(variant, f"waiting for {owner}, which compiles the same identity {identity.short}")
+
+        with self._store.lock(identity.digest, on_wait=waiting):
+            found = self.find(identity)
+            if not isinstance(found, Miss):
+                self._report(variant, f"hit {identity.short}")
+                self._history.remember(variant, identity)
+                return Entry(planned=planned, status="hit", generation=found)
+            self._refuse_offline(variant, found)
+            generation = self._compile(planned, identity, source, why=found.reason)
+        if generation.warning:
+            self._report(variant, f"warning: {generation.warning}")
+        reason = _not_cacheable(identity) if identity.uncertain else found.reason
+        return Entry(planned=planned, status="compiled", reason=reason, generation=generation)
+
+    def _compile(self, planned: Planned, identity: Identity, source: SourceModel, *, why: str) -> Generation:
+        """Compile and publish, within the identity's lock."""
+        variant = planned.variant
+        self._report(variant, f"compiling {identity.short} ({why})")
+        start = time.monotonic()
+        with self._store.staging() as staging:
+            with signs_of_life(self._report, variant):
+                compiled = compiling.compile_variant(variant, source, staging.path)
+            self._unchanged(planned)
+            record = Record(
+                identity=identity.digest,
+                document=dict(identity.document),
+                artifacts=compiled.artifacts,
+                result=compiled.facts,
+            )
+            generation = self._store.publish(staging, record, select=not identity.uncertain)
+        self._history.remember(variant, identity)
+        self._report(variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
+        return generation
+
+    def _refuse_offline(self, variant: Variant, miss: Miss) -> None:
+        if self._offline:
+            raise CompileError(
+                f"no usable generation in the store ({miss.reason}) and EPCTX_OFFLINE is set",
+                where=variant.name,
+                remedy="Build once without EPCTX_OFFLINE, or point EPCTX_CACHE_DIR at the store that holds it.",
+                reason="offline",
+            )
+
+    def _unchanged(self, planned: Planned) -> None:
+        """Refuse a compile whose identity is stale by now."""
+        self._preparer.forget_toolchains()
+        now = self._preparer.prepare(planned.variant).identity
+        if now is None or planned.identity is None or now.digest != planned.identity.digest:
+            raise SourceChangedError("the source or its toolchain changed meanwhile", reason="source-changed")
+
+
+def _not_cacheable(identity: Identity) -> str:
+    return f"not cacheable: {'; '.join(identity.uncertain)}"

@@ -1,0 +1,91 @@
+"""What a pipeline gives its callers: planned variants, entries, builds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from hatch_epctx.config import Project, Variant
+    from hatch_epctx.errors import EpctxError
+    from hatch_epctx.identity import Identity
+    from hatch_epctx.source import SourceModel
+    from hatch_epctx.store import Generation
+    from hatch_epctx.toolchain import Toolchain
+
+__all__ = ["Build", "Entry", "Planned", "Status", "raise_all"]
+
+Status = Literal["hit", "miss", "compiled", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A variant with its identity, or the reason why it is skipped."""
+
+    variant: Variant
+    source: SourceModel | None = None
+    identity: Identity | None = None
+    toolchain: Toolchain | None = None
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One variant and what became of it."""
+
+    planned: Planned
+    status: Status
+    reason: str = ""
+    """Why it is no hit, why it was skipped, why its generation was not selected."""
+    generation: Generation | None = None
+    """Leased until `Build.close`."""
+    error: EpctxError | None = None
+    seconds: float = 0.0
+    """Wall time of this build's work on the variant; presentation only."""
+
+    @property
+    def variant(self) -> Variant:
+        """The variant itself."""
+        return self.planned.variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """The entries of one build, in declaration order. Close it to give up the leases."""
+
+    project: Project
+    entries: tuple[Entry, ...]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release every generation."""
+        for entry in self.entries:
+            if entry.generation is not None:
+                entry.generation.close()
+
+    def raise_for_failures(self) -> None:
+        """Raise the failure of this build; of several, one error that holds them all.
+
+        Raises:
+            EpctxError: of the first failed variant's class.
+        """
+        failures = [entry.error for entry in self.entries if entry.error is not None]
+        raise_all(failures, f"of {len(self.entries)} variants")
+
+
+def raise_all(errors: Sequence[EpctxError], scope: str) -> None:
+    """Raise the one error, or one of the first one's class that shows them all; nothing when there is none."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        detail = "\n\n".join(str(error) for error in errors)
+        raise type(errors[0])(f"{len(errors)} failures {scope}", reason=errors[0].reason, detail=detail)
