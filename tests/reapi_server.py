@@ -104,7 +104,7 @@ class Casd(Server):
             command.append(f"--local-server-instance={instance}")
         if execute:
             command += [f"--buildbox-run={programs / 'buildbox-run'}", "--jobs=2"]
-            command += [f"--runner-arg=--ro-bind-mount={path}:{path}" for path in mounts()]
+            command += [f"--runner-arg=--ro-bind-mount={Path(path).resolve()}:{path}" for path in mounts()]
         super().__init__([*command, str(folder / "store")], port, folder / "casd.log")
 
     @property

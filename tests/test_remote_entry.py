@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -234,6 +235,23 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("")
     with pytest.raises(ConfigError, match="without the other"):
         read_endpoint("https://cache.example", {"EPCTX_REMOTE_TLS_CERT": str(tmp_path / "c.pem")}, where=WHERE)
+
+
+def test_the_generated_messages_are_those_of_the_proto_file() -> None:
+    source = (Path(pb.__file__).parent / "reapi.proto").read_text()
+    written = [
+        (name, int(number))
+        for name, number in re.findall(r"^\s+(?:repeated )?[\w.]+ (\w+) = (\d+);", source, re.MULTILINE)
+    ]
+    made: list[tuple[str, int]] = []
+
+    def walk(messages: Any) -> None:
+        for message in messages:
+            made.extend((field.name, field.number) for field in message.fields)
+            walk(message.nested_types)
+
+    walk(pb.DESCRIPTOR.message_types_by_name.values())
+    assert sorted(made) == sorted(written)
 
 
 def run(code: str) -> str:

@@ -5,9 +5,9 @@
         remote.push(identity, record, artifacts)
 
 `endpoint` reads URL and environment, `entry` says what stands in the cache, `client` holds the rules of a build,
-`reapi` (with `wire`, `bytestream`, `zstd`) and `web` speak the two protocols, `executor` runs a command on the same
-servers. Importing this package imports neither protobuf nor grpcio; the latter is needed for ``grpc://`` and ``grpcs://``
-alone.
+`reapi` (with `wire`, `bytestream`, `zstd`) and `web` speak the two protocols, `runner` bounds calls at one time,
+`executor` (with `action`) runs a command on the same servers. Importing this package imports neither protobuf nor
+grpcio; grpcio is needed for ``grpc://`` and ``grpcs://`` alone.
 """
 
 from __future__ import annotations

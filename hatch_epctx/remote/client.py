@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, final
@@ -18,6 +17,7 @@ from hatch_epctx.files import check_name, remove_file
 from hatch_epctx.remote.blobs import EMPTY, Blob, Receiver, Source, blob_of
 from hatch_epctx.remote.entry import RECORD_NAME, Artifact, check_record, key_of, outputs_of, result_of
 from hatch_epctx.remote.faults import RemoteError
+from hatch_epctx.remote.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,8 +75,7 @@ class Remote:
         self._failures = {"fetch": 0, "push": 0}
         self._closed = False
         self._guard = threading.Lock()
-        self._slots = threading.BoundedSemaphore(endpoint.connections)
-        self._pool = ThreadPoolExecutor(max_workers=endpoint.connections, thread_name_prefix="epctx-remote")
+        self._runner = Runner(endpoint.connections)
 
     def __enter__(self) -> Remote:
         return self
@@ -163,13 +162,12 @@ class Remote:
             self._closed = True
             self._reading = self._writing = False
         self._transport.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._runner.close()
 
     def _fetch(self, identity: str, folder: Path, made: list[Path]) -> Fetched | None:
         key = key_of(identity)
         try:
-            with self._slots:
-                result = self._transport.lookup(key)
+            result = self._runner.one(lambda: self._transport.lookup(key))
         except RemoteError as error:
             if error.reason == "absent":
                 return None
@@ -209,7 +207,7 @@ class Remote:
                 if receiver.blob == EMPTY:
                     receiver.finish()
             asked = [receiver for receiver in receivers if receiver.blob != EMPTY]
-            self._run(self._transport.reads(asked), abort)
+            self._runner.all(self._transport.reads(asked), abort)
         finally:
             for receiver in receivers:
                 with suppress(OSError):  # a full disk was said already
@@ -224,34 +222,9 @@ class Remote:
         sources.append(Source(name=RECORD_NAME, blob=blob_of(record), data=record))
         sources += [Source(name=item.name, blob=Blob(item.digest, item.size), path=item.path) for item in artifacts]
         unique = {source.blob: source for source in sources if source.blob != EMPTY}
-        with self._slots:
-            jobs = self._transport.writes(list(unique.values()))
-        self._run(jobs, threading.Event())
-        with self._slots:
-            self._transport.update(key, result_of(record, artifacts))
-
-    def _run(self, jobs: Sequence[Callable[[], None]], abort: threading.Event) -> None:
-        """Run all jobs, some at one time; the first failure ends those under way (by `abort`) and drops the rest."""
-
-        def run(job: Callable[[], None]) -> None:
-            with self._slots:
-                job()
-
-        futures: list[Future[None]] = []
-        try:
-            futures += [self._pool.submit(run, job) for job in jobs]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        except (RuntimeError, CancelledError) as error:
-            if not self._closed:
-                raise
-            raise RemoteError("closed", reason="failed") from error
-        finally:  # nobody writes into the caller's folder after this
-            abort.set()
-            for future in futures:
-                future.cancel()
-            wait(futures)
+        jobs = self._runner.one(lambda: self._transport.writes(list(unique.values())))
+        self._runner.all(jobs, threading.Event())
+        self._runner.one(lambda: self._transport.update(key, result_of(record, artifacts)))
 
     def _settle(self, doing: Literal["fetch", "push"], identity: str, error: RemoteError) -> None:
         """Turn an error into at most one line, and leave the cache alone when there is no sense in going on."""

@@ -164,9 +164,13 @@ class Reapi:
 
     def writes(self, sources: Sequence[Source]) -> list[Callable[[], None]]:
         """See `Transport`. Asks for missing blobs first; what is there is not sent."""
-        capabilities = self.capabilities()
-        if not capabilities.update:
+        if not self.capabilities().update:
             raise RemoteError("it takes no results from clients", reason="refused")
+        return self.uploads(sources)
+
+    def uploads(self, sources: Sequence[Source]) -> list[Callable[[], None]]:
+        """As `writes`, for a server that takes blobs, whether it takes results from us or not."""
+        capabilities = self.capabilities()
         for source in sources:
             if 0 < capabilities.blob_limit < source.blob.size:
                 raise RemoteError(

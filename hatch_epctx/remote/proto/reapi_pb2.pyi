@@ -102,6 +102,14 @@ class Directory(_message.Message):
     directories: _containers.RepeatedCompositeFieldContainer[DirectoryNode]
     def __init__(self, files: _Optional[_Iterable[_Union[FileNode, _Mapping]]] = ..., directories: _Optional[_Iterable[_Union[DirectoryNode, _Mapping]]] = ...) -> None: ...
 
+class Tree(_message.Message):
+    __slots__ = ("root", "children")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    root: Directory
+    children: _containers.RepeatedCompositeFieldContainer[Directory]
+    def __init__(self, root: _Optional[_Union[Directory, _Mapping]] = ..., children: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
+
 class OutputFile(_message.Message):
     __slots__ = ("path", "digest", "is_executable", "contents")
     PATH_FIELD_NUMBER: _ClassVar[int]

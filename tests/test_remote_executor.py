@@ -1,0 +1,163 @@
+"""Running commands on buildbox-casd's Execution service."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from reapi_server import Casd, Script, Wire, free_port
+
+from hatch_epctx.remote.action import Input, RemoteCommand, action_of
+from hatch_epctx.remote.blobs import blob_of
+from hatch_epctx.remote.endpoint import read_endpoint
+from hatch_epctx.remote.executor import Executor
+from hatch_epctx.remote.faults import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.reapi
+
+
+@pytest.fixture(scope="module")
+def casd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
+    with Casd(tmp_path_factory.mktemp("casd"), execute=True) as server:
+        yield server
+
+
+@pytest.fixture
+def executor(casd: Casd) -> Iterator[Executor]:
+    made = executor_at(casd.url)
+    yield made
+    made.close()
+
+
+def executor_at(url: str) -> Executor:
+    return Executor(read_endpoint(url, {"EPCTX_REMOTE_RETRIES": "2"}, where="test"))
+
+
+def text(location: str, content: str, **more: Any) -> Input:
+    data = content.encode()
+    return Input(location=location, blob=blob_of(data), data=data, **more)
+
+
+def python(code: str, *inputs: Input, timeout: float = 60, **environment: str) -> RemoteCommand:
+    """A Python program over some inputs, in the folder ``job``."""
+    return RemoteCommand(
+        arguments=(sys.executable, "-I", "epctx/program.py"),
+        inputs=(text("epctx/program.py", f"import os; os.chdir('job')\n{code}"), *inputs),
+        folder="job",
+        environment=environment,
+        platform={},
+        timeout=timeout,
+    )
+
+
+DOUBLE = """
+import os, sys
+from pathlib import Path
+Path("out.bin").write_bytes(Path("in.bin").read_bytes() * 2)
+Path("names.txt").write_text(" ".join(sorted(os.listdir("."))))
+print("said", os.environ["WORD"])
+print("warned", file=sys.stderr)
+Path("empty").touch()
+sys.exit(3)
+"""
+
+
+def test_a_command_runs_over_its_inputs(executor: Executor, tmp_path: Path) -> None:
+    big = bytes(range(256)) * (5 << 12)
+    (tmp_path / "in.bin").write_bytes(big)
+    inputs = (
+        Input(location="job/in.bin", blob=blob_of(big), path=tmp_path / "in.bin"),
+        text("job/keep.txt", "kept"),
+    )
+    command = python(DOUBLE, *inputs, WORD="hello")
+    for attempt in range(2):
+        folder = tmp_path / f"out-{attempt}"
+        folder.mkdir()
+        execution = executor.run(command, folder)
+        assert execution.exit_code == 3
+        assert {item.name for item in execution.outputs} == {"empty", "names.txt", "out.bin"}
+        assert (folder / "out.bin").read_bytes() == big * 2
+        assert (folder / "names.txt").read_text() == "in.bin keep.txt out.bin"
+        assert (folder / "empty").read_bytes() == b""
+        assert execution.unchanged == ("in.bin", "keep.txt")
+        assert b"said hello" in execution.log
+        assert b"warned" in execution.log
+
+
+def test_an_equal_command_comes_from_the_cache(executor: Executor, tmp_path: Path) -> None:
+    command = python("import time; open('t', 'w').write(str(time.time()))")
+    texts = []
+    for name, fresh in (("a", False), ("b", False), ("c", True)):
+        (tmp_path / name).mkdir()
+        execution = executor.run(command, tmp_path / name, fresh=fresh)
+        texts.append(((tmp_path / name / "t").read_text(), execution.cached))
+    assert texts[0][0] == texts[1][0] != texts[2][0]
+    assert [cached for _, cached in texts] == [False, True, False]
+
+
+def test_a_command_beyond_its_time_is_an_error(executor: Executor, tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(RemoteError):
+        executor.run(python("import time; time.sleep(60)", timeout=1), tmp_path)
+    assert time.monotonic() - start < 20
+
+
+def test_folders_left_behind_are_refused(executor: Executor, tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match="folders"):
+        executor.run(python("import os; os.mkdir('d'); open('d/x', 'w').write('x')"), tmp_path)
+
+
+def test_a_broken_connection_waits_on_for_the_same_action(casd: Casd, tmp_path: Path) -> None:
+    command = python("import time; time.sleep(1.5); open('done', 'w').write('yes')")
+    with Wire(casd.port) as wire:
+        executor = executor_at(f"grpc://127.0.0.1:{wire.port}")
+        try:
+            threading.Timer(0.7, wire.reset).start()
+            execution = executor.run(command, tmp_path)
+            assert execution.exit_code == 0
+            assert (tmp_path / "done").read_text() == "yes"
+        finally:
+            executor.close()
+
+
+def test_a_service_killed_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    with Casd(tmp_path / "casd", execute=True) as casd:
+        executor = executor_at(casd.url)
+        try:
+            threading.Timer(0.7, casd.kill).start()
+            with pytest.raises(RemoteError) as caught:
+                executor.run(python("import time; time.sleep(60)"), tmp_path)
+            assert caught.value.reason == "unreachable"
+        finally:
+            executor.close()
+
+
+def test_no_service_at_all_is_an_error(tmp_path: Path) -> None:
+    executor = executor_at(f"grpc://127.0.0.1:{free_port()}")
+    with pytest.raises(RemoteError) as caught:
+        executor.run(python("pass"), tmp_path)
+    assert caught.value.reason == "unreachable"
+    executor.close()
+
+
+def test_a_cache_alone_executes_nothing(tmp_path: Path) -> None:
+    with Script() as script:
+        executor = executor_at(script.url)
+        with pytest.raises(RemoteError, match="executes nothing"):
+            executor.run(python("pass"), tmp_path)
+        executor.close()
+
+
+def test_the_order_of_inputs_does_not_count() -> None:
+    inputs = [text("job/b", "1"), text("job/a", "2"), text("epctx/x/y/z", "3"), text("epctx/x-y", "4")]
+    one, _ = action_of(python("pass", *inputs, A="1", B="2"))
+    other, _ = action_of(python("pass", *inputs[::-1], B="2", A="1"))
+    changed, _ = action_of(python("pass", *inputs[:-1], text("epctx/x-y", "5"), A="1", B="2"))
+    assert one == other != changed
