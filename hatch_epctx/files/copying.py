@@ -70,10 +70,9 @@ def _into(dst: Path, source: IO[bytes], *, digest: bool) -> tuple[str, int]:
 
 def _clone(source: IO[bytes], target: IO[bytes]) -> bool:
     """Share the source's blocks with the empty target; False where that cannot be."""
-    if sys.platform != "linux":
-        return False
-    try:
-        fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
-    except OSError:
-        return False  # another file system, or one without clones: each has its own error number
-    return True
+    cloned = False
+    if sys.platform == "linux":
+        with suppress(OSError):  # another file system, or one without clones: each has its own error number
+            fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
+            cloned = True
+    return cloned

@@ -76,13 +76,12 @@ def fsync_dir(path: Path) -> None:
     Raises:
         OSError: the folder cannot be opened, or the disk failed.
     """
-    if os.name == "nt":  # pragma: no cover
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _flush(descriptor)
-    finally:
-        os.close(descriptor)
+    if sys.platform != "win32":
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _flush(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _flush(descriptor: int) -> None:

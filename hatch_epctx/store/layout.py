@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -113,9 +114,12 @@ def _check_folder(path: Path) -> None:
         )
     if not stat.S_ISDIR(status.st_mode):
         raise StoreError("is no folder", where=str(path), remedy=remedy, reason="not-a-folder")
-    if os.name == "nt":  # pragma: no cover
-        return
-    if status.st_uid not in {os.geteuid(), 0}:  # root could change everything anyway
+    if sys.platform != "win32":
+        _check_owner(path, status)
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if sys.platform != "win32" and status.st_uid not in {os.geteuid(), 0}:  # root could change everything anyway
         raise StoreError(
             f"the cache folder belongs to user {status.st_uid}, who could change what is built from it",
             where=str(path),
