@@ -3,7 +3,7 @@
 from hatch_epctx.wheelfile.archive import Problem, Reason
 from hatch_epctx.wheelfile.check import check_wheel
 from hatch_epctx.wheelfile.entries import Entry
-from hatch_epctx.wheelfile.writer import Compression, ZipTime, add_files, reproducible_time
+from hatch_epctx.wheelfile.writer import Compression, ZipTime, add_files, metadata_folder, reproducible_time
 
 __all__ = [
     "Compression",
@@ -13,5 +13,6 @@ __all__ = [
     "ZipTime",
     "add_files",
     "check_wheel",
+    "metadata_folder",
     "reproducible_time",
 ]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Compression", "ZipTime", "add_files", "reproducible_time"]
+__all__ = ["Compression", "ZipTime", "add_files", "metadata_folder", "reproducible_time"]
 
 Compression = Literal["stored", "deflated"]
 ZipTime: TypeAlias = tuple[int, int, int, int, int, int]
@@ -103,7 +103,7 @@ def add_files(
         time: of the added files; None takes the time of the backend's own RECORD, so that its rule holds
             (SOURCE_DATE_EPOCH, 2020-02-02 for hatchling without it).
         owned: a folder such as ``acme_vision/_epctx`` that holds entries and nothing else: what the backend found in
-            it (left by an earlier build) is dropped. Nothing happens when there are no entries.
+            it (left by an earlier build) is dropped, also when there are no entries.
 
     Raises:
         ConfigError: two entries of one name, a name that is not portable or that is RECORD's own.
@@ -112,10 +112,10 @@ def add_files(
         StoreError: a source cannot be read or the new wheel cannot be written.
     """
     added = checked(entries)
-    if not added:
-        return
     target = wheel.resolve()
     try:
+        if not added and not _holds(target, owned):
+            return
         # The old wheel is closed before it is replaced: Windows refuses otherwise.
         with replacing(target) as stream, open_archive(target) as archive:
             old, record = _old_rows(wheel, archive)
@@ -130,12 +130,7 @@ def add_files(
     except ContentError as error:
         raise _malformed(wheel, [error.problem]) from error
     except OSError as error:
-        raise StoreError(
-            f"the wheel cannot be read or written ({error.strerror or error})",
-            where=str(error.filename or wheel),
-            remedy="Free space or correct the permissions, then build again.",
-            reason="wheel-io",
-        ) from error
+        raise _unusable(wheel, error) from error
 
 
 class _Writer(zipfile.ZipFile):
@@ -214,22 +209,37 @@ def _write_members(
     return rows
 
 
+def _holds(wheel: Path, folder: str) -> bool:
+    if not folder:
+        return False
+    with open_archive(wheel) as archive:
+        return any(_within(member.name, folder) for member in archive.members)
+
+
 def _within(name: str, folder: str) -> bool:
     return bool(folder) and name.startswith(f"{folder}/")
 
 
+def metadata_folder(wheel: Path) -> str:
+    """Name of the wheel's metadata folder, such as ``acme_vision-1.0.dist-info``, for the names of entries in it.
+
+    Raises:
+        VerificationError: `wheel` is no well-formed wheel.
+        StoreError: it cannot be read.
+    """
+    try:
+        with open_archive(wheel) as archive:
+            _refuse_malformed(wheel, archive)
+            return _record_member(wheel, archive).name.partition("/")[0]
+    except OSError as error:
+        raise _unusable(wheel, error) from error
+
+
 def _old_rows(wheel: Path, archive: Archive) -> tuple[dict[str, Row], Member]:
     """Rows of all files but RECORD, and RECORD's own member. The wheel must be well-formed in every respect."""
-    problems = [problem for problem in archive.problems if problem.reason != "collision"]
-    if problems:
-        raise _malformed(wheel, problems)
+    _refuse_malformed(wheel, archive)
     by_name = {member.name: member for member in archive.members if not member.is_folder}
-    records = [member for name, member in by_name.items() if is_metadata(name) and name.endswith("/RECORD")]
-    records = [member for member in records if member.name.count("/") == 1]
-    if len(records) != 1:
-        text = f"{len(records)} files *.dist-info/RECORD; expected one"
-        raise _malformed(wheel, [Problem(reason="record-missing", name="", text=text)])
-    record = records[0]
+    record = _record_member(wheel, archive)
     if signed := {f"{record.name}.jws", f"{record.name}.p7s"} & set(by_name):
         raise VerificationError(
             f"the wheel is signed ({min(signed)})", where=str(wheel), remedy="Sign it after the build.", reason="signed"
@@ -245,6 +255,22 @@ def _old_rows(wheel: Path, archive: Archive) -> tuple[dict[str, Row], Member]:
         text = "in RECORD but not in the wheel" if listed - there else "in the wheel but not in RECORD"
         raise _malformed(wheel, [Problem(reason="unlisted", name=min(listed ^ there), text=text)])
     return rows, record
+
+
+def _refuse_malformed(wheel: Path, archive: Archive) -> None:
+    problems = [problem for problem in archive.problems if problem.reason != "collision"]
+    if problems:
+        raise _malformed(wheel, problems)
+
+
+def _record_member(wheel: Path, archive: Archive) -> Member:
+    records = [
+        member for member in archive.members if is_metadata(member.name) and member.name.partition("/")[2] == "RECORD"
+    ]
+    if len(records) == 1:
+        return records[0]
+    text = f"{len(records)} files *.dist-info/RECORD; expected one"
+    raise _malformed(wheel, [Problem(reason="record-missing", name="", text=text)])
 
 
 def _read_record(wheel: Path, archive: Archive, record: Member) -> list[Row]:
@@ -266,4 +292,13 @@ def _malformed(wheel: Path, problems: Sequence[Problem]) -> VerificationError:
         remedy="Files can only be added to a wheel as its build backend finished it.",
         reason=first.reason,
         detail="\n".join(str(problem) for problem in problems[1:20]),
+    )
+
+
+def _unusable(wheel: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"the wheel cannot be read or written ({error.strerror or error})",
+        where=str(error.filename or wheel),
+        remedy="Free space or correct the permissions, then build again.",
+        reason="wheel-io",
     )
