@@ -941,7 +941,7 @@ def test_a_binary_above_four_gigabytes(tmp_path: Path) -> None:
     source = tmp_path / "blob"
     with source.open("wb") as stream:
         stream.truncate(4_500_000_000)
-        stream.seek(4_150_000_000)
+        stream.seek(4_400_000_000)
         stream.write(b"end")
     digest = hashlib.sha256()
     with source.open("rb") as stream:
