@@ -137,6 +137,7 @@ def test_lasting_trouble_is_bounded(
     ("code", "warnings", "active"),
     [
         (grpc.StatusCode.PERMISSION_DENIED, 1, True),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 1, True),
         (grpc.StatusCode.INTERNAL, 3, True),
         (grpc.StatusCode.FAILED_PRECONDITION, 3, True),
         (grpc.StatusCode.UNAVAILABLE, 1, False),

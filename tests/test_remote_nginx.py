@@ -264,13 +264,17 @@ def test_refusals_and_errors(entry: Entry, tmp_path: Path, lines: str, says: str
     [
         ("limit_except GET { deny all; }", "HTTP 403", 1),
         ("client_max_body_size 1m;", "HTTP 413", 3),
+        ("if ($request_method = PUT) { return 507; }", "HTTP 507", 1),
     ],
 )
 def test_a_failed_push_is_a_bounded_warning_and_reading_goes_on(
     entry: Entry, tmp_path: Path, lines: str, says: str, warnings: int
 ) -> None:
     server = f"location ~ . {{ dav_methods PUT; create_full_put_path on; {lines} }}"
-    with Nginx(tmp_path / "nginx", server=server) as nginx, Machine(nginx.url, tmp_path / "a") as machine:
+    with (
+        Nginx(tmp_path / "nginx", server=server) as nginx,
+        Machine(nginx.url, tmp_path / "a", environ=HASTY) as machine,
+    ):
         for _ in range(5):
             machine.push(entry)
         assert len(machine.warnings) == warnings, machine.warnings

@@ -233,10 +233,11 @@ class Remote:
             if self._closed or not self._reading or (doing == "push" and not self._writing):
                 return
             text = f"{self.name}: {subject}: {error}"
-            if error.reason == "unreachable" or (error.reason == "refused" and doing == "fetch"):
+            lasting = error.reason in ("overloaded", "refused")
+            if error.reason == "unreachable" or (lasting and doing == "fetch"):
                 self._reading = False
                 text = f"{self.name}: {error}; this build goes on without the remote cache"
-            elif error.reason == "refused":
+            elif lasting:  # a cache that is full may still be read
                 self._writing = False
                 text = f"{self.name}: {error}; this build pushes nothing more"
             elif doing == "push" or error.reason == "failed":

@@ -1,4 +1,4 @@
-"""What can go wrong with a remote cache, in one error with five reasons, and when to try again.
+"""What can go wrong with a remote cache, in one error with six reasons, and when to try again.
 
 None of this reaches a build: `client` turns every fault into a miss or a bounded warning.
 """
@@ -19,9 +19,10 @@ __all__ = ["Reason", "RemoteError", "Retry", "answered"]
 
 T = TypeVar("T")
 
-Reason = Literal["absent", "corrupt", "failed", "refused", "unreachable"]
+Reason = Literal["absent", "corrupt", "failed", "overloaded", "refused", "unreachable"]
 """absent: the server does not have it. corrupt: an answer is not what was asked for. failed: the server could not
-answer this one call. refused: it never will (credentials, no SHA-256). unreachable: it does not answer at all."""
+answer this one call. overloaded: it has no room or no power now. refused: it never will (credentials, no SHA-256).
+unreachable: it does not answer at all."""
 
 _RANDOM: Final = SystemRandom()
 

@@ -39,7 +39,7 @@ _REASONS: Final[dict[int, Reason]] = {
     403: "refused",
     404: "absent",
     410: "absent",
-    429: "unreachable",
+    429: "overloaded",
 }
 _DRAIN: Final = 64 << 10
 """Bytes of an answer that are read only to keep its connection."""
@@ -266,6 +266,6 @@ def _drain(response: http.client.HTTPResponse) -> bool:
 
 def _status_error(method: str, path: str, response: http.client.HTTPResponse) -> RemoteError:
     status = response.status
-    reason: Reason = "unreachable" if status >= 500 else _REASONS.get(status, "failed")
+    reason: Reason = "overloaded" if status >= 500 else _REASONS.get(status, "failed")
     text = answered(f"{method} {path[:16]}: HTTP {status} {response.reason}")
-    return RemoteError(text, reason=reason, transient=reason == "unreachable")
+    return RemoteError(text, reason=reason, transient=reason == "overloaded")

@@ -113,7 +113,7 @@ _REASONS: Final[dict[int, Reason]] = {
     4: "unreachable",  # DEADLINE_EXCEEDED
     5: "absent",  # NOT_FOUND
     7: "refused",  # PERMISSION_DENIED
-    8: "unreachable",  # RESOURCE_EXHAUSTED
+    8: "overloaded",  # RESOURCE_EXHAUSTED
     14: "unreachable",  # UNAVAILABLE
     16: "refused",  # UNAUTHENTICATED
 }
