@@ -70,27 +70,23 @@ def test_quickstart_agrees_with_the_cpu_ep(tmp_path: Path) -> None:
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_real_app_names_real_files(tmp_path: Path) -> None:
+def test_real_app_says_which_way_up_a_page_is(tmp_path: Path) -> None:
     project = copy_example("real-app", tmp_path)
     wheel = build_wheel(project)
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert "filekind/labels.json" in names
-    assert "filekind-1.0.0.dist-info/licenses/NOTICE" in names
+        assert "pageup-1.0.0.dist-info/licenses/NOTICE" in archive.namelist()
     site = unpack(wheel, tmp_path / "site")
     shutil.rmtree(project)
-    with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
-        archive.writestr("notes.txt", "A line of text.\n" * 200)
-    files = (
-        REPOSITORY / "pyproject.toml",
-        REPOSITORY / "hatch_epctx" / "errors.py",
-        EXAMPLES / "quickstart" / "models" / "encoder.onnx",
-        tmp_path / "some.zip",
-    )
-    for ep in ("openvino", "qnn", "cpu"):
-        out = python("-m", "filekind", "--ep", ep, *files, cwd=tmp_path, path=site)
-        for label in ("(toml, ", "(python, ", "(onnx, ", "(zip, "):
-            assert label in out, (ep, out)
+    for turn in (0, 90, 180, 270):
+        page = tmp_path / f"page-{turn}.png"
+        python("-m", "pageup.printing", REPOSITORY / "README.md", page, "--turn", str(turn), cwd=tmp_path, path=site)
+    pages = [tmp_path / f"page-{turn}.png" for turn in (0, 90, 180, 270)]
+    for ep, variant in (("openvino", "intel-cpu"), ("qnn", "snapdragon-x"), ("cpu", "source")):
+        out = python("-m", "pageup", "--ep", ep, "--to", tmp_path / ep, *pages, cwd=tmp_path, path=site)
+        for page, words in zip(pages, ("upright", "turned right", "upside down", "turned left"), strict=True):
+            assert f"{page}: {words} (" in out
+        assert f"variant {variant}, " in out
+        assert len({path.read_bytes() for path in (tmp_path / ep).iterdir()}) == 1, "all pages upright are one page"
 
 
 def test_nothing_third_party_is_committed() -> None:

@@ -68,7 +68,9 @@ class Job:
         python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
         if self.installer == "uv":
             self.run(f"new environment: {name}", "uv", "venv", "--quiet", "--python", sys.executable, folder)
-            install: tuple[str | Path, ...] = ("uv", "pip", "install", "--quiet", "--python", python)
+            # uv would take an earlier wheel of this checkout from its cache unless pyproject.toml changed.
+            refresh = ("--refresh-package", "hatch-epctx")
+            install: tuple[str | Path, ...] = ("uv", "pip", "install", "--quiet", *refresh, "--python", python)
         else:
             venv.create(folder, with_pip=True)
             install = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")

@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="acme-vision", description="Run both models and compare with the CPU EP.")
     parser.add_argument("--ep", help="openvino, qnn or cpu; by default what the look-up chooses for this machine")
     options = parser.parse_args(arguments)
+    onnxruntime.set_default_logger_severity(3)  # errors only: QNN warns at every start of what this machine lacks
     package = runtime.open("acme_vision")
     agree = [compare(package, model, options.ep) for model in ("classifier", "encoder")]
     return 0 if all(agree) else 1
