@@ -3,6 +3,9 @@
 `initialize` brings every variant into the store, so that a failure costs no archive; `finalize` adds the folder to
 the finished wheel in one streaming pass, stored or deflated as `[tool.epctx.wheel] compression` says. An sdist holds
 sources alone and starts no compile. Front ends that hide a back end's output (pip, uv) show the lines with ``-v``.
+
+A folder ``<package>/_epctx`` in the source tree (left by a build of another kind) is nobody's source: neither an sdist
+nor a wheel takes anything from it. It is not removed, since what lies in the source tree is the user's.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from typing import TYPE_CHECKING, Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
+from hatch_epctx.console import Lines, missing_extra, printable
+from hatch_epctx.errors import EpctxError
+
 if TYPE_CHECKING:
-    from hatch_epctx.config import Project, Variant
+    from hatch_epctx.config import Environment, Project
+    from hatch_epctx.config.scalars import State
     from hatch_epctx.pipeline import Build
 
 __all__ = ["EpctxBuildHook", "hatch_register_build_hook"]
@@ -33,13 +40,15 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
             SystemExit: by the one error family's message and exit code, so that no front end shows a traceback.
         """
         self._built: Build | None = None
-        if self.target_name != "wheel":
-            return
         with _PlainErrors(self):
-            project = self._project("editable" if version == "editable" else "wheel")
-            if project.environment.skip:
-                self.app.display_warning("epctx: EPCTX_SKIP is set: the wheel holds no compiled models")
+            environment = self._environment()
+            if environment.skip or self.target_name != "wheel":
+                self._leave_out(self._package(environment), version)
+                if self.target_name == "wheel":
+                    self._warn("EPCTX_SKIP is set: the wheel holds no compiled models")
                 return
+            project = self._project("editable" if version == "editable" else "wheel")
+            self._leave_out(project.settings.package, version)
             self._built = self._build(project)
             if project.settings.wheel.platform != "any":
                 build_data["pure_python"] = False
@@ -53,28 +62,69 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         from hatch_epctx.wheel import add_package
 
         with built, _PlainErrors(self):
-            add_package(built, Path(artifact_path), version=self.metadata.version)
+            plan = add_package(built, Path(artifact_path), version=self.metadata.version)
+            if not plan.files:
+                self._warn("every variant was skipped: the wheel holds no compiled models")
 
-    def _project(self, state: Any) -> Project:
+    def _environment(self) -> Environment:
+        from hatch_epctx.config import read_environment
+
+        return read_environment(os.environ)
+
+    def _project(self, state: State) -> Project:
         from hatch_epctx.config import load_project
 
         return load_project(Path(self.root), hook=dict(self.config), environ=os.environ, state=state)
+
+    def _package(self, environment: Environment) -> str:
+        """The package's import name, where nothing is built; of a skipped build nothing else is demanded."""
+        from hatch_epctx.config import load_settings, read_project
+
+        table = read_project(Path(self.root))
+        if environment.skip:
+            return str(self.config.get("package", table.get("package", "")))
+        return load_settings(table, hook=dict(self.config), environ=os.environ, state="sdist").package
+
+    def _leave_out(self, package: str, version: str) -> None:
+        """Keep what lies in the package's `_epctx` in the source tree out of the archive, whatever selects it.
+
+        Reserved paths are hatchling's own way to keep project files out that a hook brings itself; they stand above
+        include, exclude and artifacts.
+        """
+        from hatch_epctx.wheel import folder_in_wheel
+
+        if not package:
+            return
+        folder = folder_in_wheel(package)
+        files = self.build_config.builder.recurse_selected_project_files()
+        paths = [file.distribution_path for file in files]
+        stale = [path for path in paths if f"/{folder}" in f"/{path.replace(os.sep, '/')}"]
+        self.build_config.build_reserved_paths.update(stale)
+        if version == "editable":
+            hiding = [base for base in ("", "src") if Path(self.root, base, folder).is_dir()]
+            if hiding:
+                place = Path(hiding[0], folder).as_posix()
+                self._warn(f"{place} in the source tree hides the installed one from the look-up; remove it")
+        elif stale:
+            self._warn(f"{folder} in the source tree is no source: nothing of it is taken")
+
+    def _warn(self, text: str) -> None:
+        self.app.display_warning(printable(f"epctx: warning: {text}"))
 
     def _build(self, project: Project) -> Build:
         from hatch_epctx.pipeline import Pipeline
         from hatch_epctx.store import Store
 
-        pipeline = Pipeline(project, Store(project.environment.cache_dir), report=self._say)
-        built = pipeline.build()
+        store = Store(project.environment.cache_dir)
+        lines = Lines(self.app.display_info, level=project.environment.log)
+        lines.debug(f"store {store.root}{' (read-only)' if store.read_only else ''}, {project.environment.jobs} jobs")
+        built = Pipeline(project, store, report=lines).build()
         try:
             built.raise_for_failures()
         except BaseException:
             built.close()
             raise
         return built
-
-    def _say(self, variant: Variant | None, text: str) -> None:
-        self.app.display_info(f"epctx: {variant.name + ': ' if variant else ''}{text}")
 
 
 @hookimpl
@@ -93,7 +143,7 @@ class _PlainErrors:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from hatch_epctx.errors import EpctxError
-
+        if isinstance(error, ModuleNotFoundError):
+            error = missing_extra(error)
         if isinstance(error, EpctxError):
-            self._hook.app.abort(f"epctx: error: {error}", code=error.exit_code)
+            self._hook.app.abort(printable(f"epctx: error: {error}"), code=error.exit_code)

@@ -22,9 +22,9 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"store", "toolchain"}),
     frozenset({"source", "remote"}),
     frozenset({"identity", "compile"}),
-    frozenset({"folder", "wheelfile", "sbom"}),
+    frozenset({"changes", "folder", "wheelfile", "sbom"}),
     frozenset({"pipeline"}),
-    frozenset({"wheel"}),
+    frozenset({"console", "wheel"}),
     frozenset({"hatch", "cli"}),
     frozenset({"__main__"}),
 )
@@ -104,7 +104,7 @@ def test_the_lookup_needs_the_standard_library_alone() -> None:
 
 
 def test_the_front_ends_do_not_import_onnxruntime_or_onnx() -> None:
-    code = "import sys; import hatch_epctx.hatch, hatch_epctx.pipeline, hatch_epctx.cli.projects, hatch_epctx.wheel\n"
+    code = "import sys; import hatch_epctx.hatch, hatch_epctx.pipeline, hatch_epctx.cli.plan, hatch_epctx.wheel\n"
     code += "assert not {'onnx', 'onnxruntime', 'numpy'} & sys.modules.keys(), 'heavy import'"
     subprocess.run([sys.executable, "-I", "-c", _with_path(code)], check=True)
 

@@ -1,7 +1,9 @@
 """The command line: `epctx`, also installed as `hatch-epctx`.
 
-Each command lives in a module of this package and returns its exit code; only `main` turns errors into messages and
-exit codes: 0 done, 1 a bug, 2 configuration, 3 model, 4 toolchain, 5 compile, 6 store, 7 look-up, 8 verification.
+`parser` lists the commands and `arguments` what each takes; both import nothing heavy. Each command is a function of
+its own module here: it takes the parsed options, prints, and returns its exit code. Only `main` turns errors into
+messages and exit codes: 0 done, 1 a bug, 2 configuration, 3 model, 4 toolchain, 5 compile, 6 store, 7 look-up,
+8 verification.
 """
 
 from __future__ import annotations
@@ -11,27 +13,26 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from hatch_epctx.cli.output import complain, emit_json, prepare_streams
 from hatch_epctx.cli.parser import make_parser
-from hatch_epctx.errors import EpctxError, ToolchainError
+from hatch_epctx.console import missing_extra
+from hatch_epctx.errors import EpctxError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_BUILD_MODULES = frozenset({"filelock", "hatchling", "packaging", "platformdirs", "pydantic", "rfc8785", "tomli"})
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    prepare_streams()
     try:
         options = make_parser().parse_args(arguments)
         return _run(options)
-    except EpctxError as error:
-        print(f"epctx: error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
-        print("epctx: interrupted", file=sys.stderr)
+        complain("interrupted")
         return 130
     except BrokenPipeError:
         # The reader (head, a pager) went away: that is its right. Keep the interpreter from flushing to it again.
@@ -39,18 +40,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception:  # noqa: BLE001  # the last resort: a bug shows as one
         traceback.print_exc()
-        print("epctx: this is a bug in hatch-epctx; please report it with the lines above", file=sys.stderr)
+        complain("this is a bug in hatch-epctx; please report it with the lines above")
         return 1
 
 
-def _run(options: object) -> int:
+def _run(options: Namespace) -> int:
     try:
-        return int(options.run(options))  # type: ignore[attr-defined]  # set by each sub-parser
+        code = int(options.run(options))
+    except EpctxError as error:
+        return _failed(options, error)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in _BUILD_MODULES:
+        missing = missing_extra(error)
+        if missing is None:
             raise
-        raise ToolchainError(
-            f"the module {error.name!r} is not installed",
-            remedy="Building needs the build extra: pip install 'hatch-epctx[build]'.",
-            reason="missing-extra",
-        ) from error
+        return _failed(options, missing)
+    sys.stdout.flush()  # a full disk or a closed pipe shows here and not at exit
+    return code
+
+
+def _failed(options: Namespace, error: EpctxError) -> int:
+    """Say it on standard error; with --json, a command that gave no answer gives the error as one."""
+    complain(f"error: {error}")
+    if getattr(options, "json", False) and not getattr(options, "answered", False):
+        described = {
+            "message": str(error),
+            "where": error.where,
+            "found": error.found,
+            "expected": error.expected,
+            "remedy": error.remedy,
+            "reason": error.reason,
+            "detail": error.detail,
+            "exit_code": error.exit_code,
+        }
+        emit_json(options, {"error": described})
+    return error.exit_code

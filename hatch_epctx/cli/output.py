@@ -1,33 +1,67 @@
-"""What commands print: plain tables for people, JSON for programs. Progress goes to standard error."""
+"""What commands print: plain tables for people, JSON for programs. Progress goes to standard error.
+
+Nothing here colours or moves a cursor, and text from models and wheels is made safe first. A character that the
+stream's encoding lacks (an old code page on Windows) is spelt out and never ends a command.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from hatch_epctx.console import Lines, printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from hatch_epctx.config import Variant
+    from hatch_epctx.config import LogLevel
 
-__all__ = ["emit_json", "progress", "size", "table"]
+__all__ = ["complain", "cut", "emit_json", "prepare_streams", "progress", "say", "size", "table"]
 
 
-def emit_json(value: Any) -> None:
-    """Print `value` as JSON, keys in the order given."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+def prepare_streams() -> None:
+    """Let no character end a command: what an encoding cannot say is spelt out."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # replaced by something that is no text file
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def say(text: str = "") -> None:
+    """Print lines for people on standard output."""
+    print(printable(text))
+
+
+def complain(text: str) -> None:
+    """Print lines on standard error."""
+    sys.stdout.flush()
+    print(f"epctx: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def emit_json(options: Namespace, value: Any) -> None:
+    """Print `value` as the command's one JSON document, keys in the order given. ASCII, whatever the code page is."""
+    options.answered = True
+    print(json.dumps(value, indent=2))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print left-aligned columns, each as wide as its widest cell; the last one is never padded."""
-    lines = [list(head), *[list(row) for row in rows]]
+    lines = [[_cell(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
-        print("  ".join([*cells, line[-1]]).rstrip())
+        say("  ".join([*cells, line[-1]]).rstrip())
+
+
+def _cell(text: str) -> str:
+    return printable(" ".join(text.split()))
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` characters, with dots where something is left out."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def size(count: int) -> str:
@@ -40,13 +74,10 @@ def size(count: int) -> str:
     return f"{value:.1f} GiB"
 
 
-def progress(options: Namespace) -> Callable[[Variant | None, str], None]:
-    """The pipeline's report function: lines on standard error, none with --quiet."""
-    guard = threading.Lock()
-
-    def report(variant: Variant | None, text: str) -> None:
-        if not options.quiet:
-            with guard:
-                print(f"epctx: {variant.name + ': ' if variant else ''}{text}", file=sys.stderr, flush=True)
-
-    return report
+def progress(options: Namespace, level: LogLevel) -> Lines:
+    """The pipeline's report: lines on standard error; ``-q`` and ``-v`` stand over EPCTX_LOG."""
+    if options.quiet:
+        level = "warning"
+    elif options.verbose:
+        level = "debug"
+    return Lines(lambda line: print(line, file=sys.stderr, flush=True), level=level)

@@ -6,7 +6,7 @@ pydantic; everything it hands out is frozen.
 
 from hatch_epctx.config.available import UNAVAILABLE
 from hatch_epctx.config.base import InIdentity, Presentation
-from hatch_epctx.config.environment import VARIABLES, Environment, read_environment
+from hatch_epctx.config.environment import VARIABLES, Environment, LogLevel, read_environment
 from hatch_epctx.config.errors import ConfigErrors
 from hatch_epctx.config.expand import expand, single_variant
 from hatch_epctx.config.fields import walk
@@ -22,6 +22,7 @@ __all__ = [
     "ConfigErrors",
     "Environment",
     "InIdentity",
+    "LogLevel",
     "Machine",
     "Presentation",
     "Project",

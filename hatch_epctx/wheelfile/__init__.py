@@ -1,8 +1,9 @@
-"""Finished wheels: adding large files to them fast, and checking them against their RECORD."""
+"""Finished wheels: adding large files to them fast, reading a few, and checking all against their RECORD."""
 
 from hatch_epctx.wheelfile.archive import Problem, Reason
 from hatch_epctx.wheelfile.check import check_wheel
 from hatch_epctx.wheelfile.entries import Entry
+from hatch_epctx.wheelfile.reading import read_members
 from hatch_epctx.wheelfile.writer import Compression, ZipTime, add_files, metadata_folder, reproducible_time
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "add_files",
     "check_wheel",
     "metadata_folder",
+    "read_members",
     "reproducible_time",
 ]

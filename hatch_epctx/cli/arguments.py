@@ -1,0 +1,109 @@
+"""What each command takes. Importing this module imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+__all__ = ["build", "common", "compile_one", "explain", "inspect", "nothing", "plan", "project", "selection"]
+
+
+def nothing(parser: ArgumentParser) -> None:
+    """No argument of its own."""
+
+
+def common(parser: ArgumentParser) -> None:
+    """Options of every command."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document for programs")
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", help="results, warnings and errors only")
+    loudness.add_argument("-v", "--verbose", action="store_true", help="say more")
+
+
+def project(parser: ArgumentParser) -> None:
+    """The project of a command that reads pyproject.toml."""
+    parser.add_argument(
+        "-C",
+        "--project",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="the folder with pyproject.toml (default: the current one)",
+    )
+
+
+def selection(parser: ArgumentParser) -> None:
+    """Which variants of the project."""
+    parser.add_argument("--targets", metavar="GLOBS", help="only these targets (as EPCTX_TARGETS)")
+    parser.add_argument("--models", metavar="GLOBS", help="only these models (as EPCTX_MODELS)")
+
+
+def jobs(parser: ArgumentParser) -> None:
+    """How many compiles run side by side."""
+    parser.add_argument("-j", "--jobs", metavar="N", help="compiles at a time (as EPCTX_JOBS; default: usable cores)")
+
+
+def plan(parser: ArgumentParser) -> None:
+    """Arguments of `epctx plan`."""
+    project(parser)
+    selection(parser)
+
+
+def build(parser: ArgumentParser) -> None:
+    """Arguments of `epctx build`."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the package folder here; new or empty")
+    project(parser)
+    selection(parser)
+    jobs(parser)
+
+
+def explain(parser: ArgumentParser) -> None:
+    """Arguments of `epctx explain`."""
+    parser.add_argument("variant", metavar="VARIANT", help="a variant's name, MODEL.TARGET")
+    parser.add_argument(
+        "--against",
+        default="last",
+        metavar="IDENTITY",
+        help="an identity in the store, or 'last', that of the last build (the default)",
+    )
+    project(parser)
+
+
+def compile_one(parser: ArgumentParser) -> None:
+    """Arguments of `epctx compile`."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX file")
+    parser.add_argument("--ep", required=True, metavar="EP", help="execution provider, short or full name")
+    parser.add_argument("--device", metavar="D", help="cpu, gpu or npu (default: the EP's first)")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    pairs = (
+        ("--option", "a provider option; JSON for options that take it"),
+        ("--session-option", "a session option of the compile"),
+        ("--free-dimension", "the size of a symbolic dimension"),
+        ("--env", "an environment variable for the compile"),
+    )
+    for flag, text in pairs:
+        parser.add_argument(flag, action="append", default=[], metavar="K=V", help=f"{text}; may be repeated")
+    parser.add_argument(
+        "--allow-unknown-option",
+        action="append",
+        default=[],
+        metavar="K",
+        help="pass this provider option although the EP's table does not know it; may be repeated",
+    )
+    parser.add_argument(
+        "--optimization",
+        choices=("disable-all", "basic", "extended", "all"),
+        help="graph optimisation level of the compile (default: the EP's tested one)",
+    )
+    parser.add_argument("--embed", action="store_true", help="put the context binary into the ONNX file")
+    parser.add_argument("--no-load-check", action="store_true", help="do not open the result in a second process")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="limit of one compile")
+    parser.add_argument("--stable-alias", action="store_true", help="also write the context binary under a plain name")
+
+
+def inspect(parser: ArgumentParser) -> None:
+    """Arguments of `epctx inspect`."""
+    parser.add_argument("path", type=Path, metavar="PATH", help="a wheel, a package folder or an ONNX file")

@@ -1,0 +1,83 @@
+"""`epctx explain`: what changed for one variant, in words and field by field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hatch_epctx.changes import in_words, miss_in_words
+from hatch_epctx.cli.output import emit_json, say
+from hatch_epctx.cli.projects import find_variant, open_pipeline
+from hatch_epctx.digest import is_digest
+from hatch_epctx.errors import ConfigError
+from hatch_epctx.identity import diff
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping
+
+    from hatch_epctx.pipeline import Entry, Pipeline
+
+__all__ = ["explain"]
+
+
+def explain(options: Namespace) -> int:
+    """Hold the identity document of one variant against an earlier one."""
+    pipeline = open_pipeline(options)
+    variant = find_variant(pipeline, options.variant, where="epctx explain")
+    entry = next(entry for entry in pipeline.plan() if entry.variant == variant)
+    old = _earlier(pipeline, entry, options.against)
+    if options.json:
+        emit_json(options, _described(entry, old))
+    else:
+        _print(entry, old, verbose=options.verbose)
+    return 0
+
+
+def _earlier(pipeline: Pipeline, entry: Entry, against: str) -> tuple[str, Mapping[str, Any]] | None:
+    if against == "last":
+        return pipeline.last(entry.variant)
+    record = pipeline.store.record(against) if is_digest(against) else None
+    if record is None:
+        raise ConfigError(
+            f"the store holds no identity {against!r}",
+            where="--against",
+            expected="'last', or a full identity of 64 hexadecimal digits, as 'epctx plan -v' shows them",
+            reason="unknown-identity",
+        )
+    return against, record.document
+
+
+def _described(entry: Entry, old: tuple[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    identity = entry.planned.identity
+    document = identity.document if identity else None
+    changes = diff(old[1], document) if old and document else ()
+    return {
+        "variant": entry.variant.name,
+        "identity": identity.digest if identity else None,
+        "status": entry.status,
+        "reason": entry.reason,
+        "document": document,
+        "against": old[0] if old else None,
+        "words": list(in_words(old[1], document)) if old and document else [],
+        "changes": [{"field": change.field, "old": change.old, "new": change.new} for change in changes],
+    }
+
+
+def _print(entry: Entry, old: tuple[str, Mapping[str, Any]] | None, *, verbose: bool) -> None:
+    reason = miss_in_words(entry.reason) if entry.status == "miss" else entry.reason
+    say(f"{entry.variant.name}: {entry.status}{f' ({reason})' if reason else ''}")
+    if entry.planned.identity is None:
+        return
+    say(f"identity  {entry.planned.identity.digest}")
+    if old is None:
+        say("against   nothing: this variant was never built with this store")
+        return
+    say(f"against   {old[0]}")
+    document = entry.planned.identity.document
+    words = in_words(old[1], document)
+    for text in words or ("nothing changed",):
+        say(f"  {text}")
+    if verbose and words:
+        say("fields:")
+        for change in diff(old[1], document):
+            say(f"  {change}")
