@@ -36,13 +36,16 @@ def inspect(options: Namespace) -> int:
     if not path.exists():
         raise _nothing("does not exist", path)
     try:
+        facts: dict[str, Any] = {}
         if path.is_dir() or path.name == MANIFEST_NAME:
-            return _packages(_in_folder(path), options)
-        if _is_zip(path):
-            return _packages(_in_wheel(path), options)
+            found = _in_folder(path)
+        elif _is_zip(path):
+            found = _in_wheel(path)
+        else:
+            found, facts = [], _read_onnx(path)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror or error}", where=str(path), reason="unreadable") from error
-    return _onnx(path, options)
+    return _packages(found, options) if found else _onnx(path, facts, options)
 
 
 def _is_zip(path: Path) -> bool:
@@ -102,7 +105,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     runtime = row["runtime"]
     built = " ".join(str(runtime[key]) for key in ("distribution", "version") if key in runtime)
     identity = (row["identity"] or "-")[:12]
-    nodes = f"{row['context_nodes']} + {row['nodes_left']} left" if row["kind"] == "compiled" else "-"
+    nodes = f"{row['context_nodes']}, {row['nodes_left']} left" if row["kind"] == "compiled" else "-"
     return (row["variant"], row["ep"], row["device"] or "-", identity, nodes, size(row["size"]), cut(built or "-", 48))
 
 
@@ -173,13 +176,16 @@ def _variant(model: str, variant: Variant) -> dict[str, Any]:
     }
 
 
-def _onnx(path: Path, options: Namespace) -> int:
+def _read_onnx(path: Path) -> dict[str, Any]:
     from hatch_epctx.compile import describe
     from hatch_epctx.config import read_environment
     from hatch_epctx.store import Store
 
     with Store(read_environment(os.environ).cache_dir).staging() as staging:
-        facts = describe(path, staging.path)
+        return describe(path, staging.path)
+
+
+def _onnx(path: Path, facts: Mapping[str, Any], options: Namespace) -> int:
     if options.json:
         emit_json(options, {"path": str(path), **facts})
         return 0
