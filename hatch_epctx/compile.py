@@ -7,22 +7,23 @@ compiled model that secretly needs its source fails here and not at the user's.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.files import check_name, copy_file, read_bounded, remove_tree
 from hatch_epctx.process import Outcome, run_worker
-from hatch_epctx.source import ONNX_LIMIT, snapshot
+from hatch_epctx.source import ONNX_LIMIT, copy_name, snapshot, snapshot_model, snapshot_option
 from hatch_epctx.store import Artifact
 from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hatch_epctx.config import Variant
-    from hatch_epctx.providers import OptionValue, Provider
+    from hatch_epctx.providers import Provider
     from hatch_epctx.source import SourceModel
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
@@ -58,6 +59,10 @@ _ERRORS: Mapping[str, type[EpctxError]] = {
 """Error class of a worker's reason; CompileError for the rest."""
 
 
+_EXHAUSTED = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the system says when it has no room for another process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """What a compile left in its folder."""
@@ -66,14 +71,15 @@ class Compiled:
     facts: dict[str, Any]
 
 
-def scan(path: Path, folder: Path, *, place: str) -> ScannedModel:
+def scan(path: Path, digest: str, folder: Path, *, place: str) -> ScannedModel:
     """Facts of the ONNX file at `path`, read in a fresh process that works on a copy in `folder`.
 
     Raises:
-        ModelError: it is no ONNX model.
+        ModelError: it is no ONNX model, or compiled already.
+        SourceChangedError: its digest is another by now; facts of other bytes must not be remembered.
     """
-    copy_file(path, folder / MODEL_NAME)
-    outcome = run_worker({**_job("scan"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
+    snapshot_model(path, digest, folder)
+    outcome = _run({**_job("scan"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
     result = _result_of(outcome, place=place, what=f"reading {path.name}", fallback=ModelError)
     return result["scan"]
 
@@ -85,7 +91,7 @@ def probe(provider: Provider, device: str, folder: Path, *, env: Mapping[str, st
         ToolchainError: the EP cannot be loaded or shows no such device.
     """
     job: Job = {**_job("probe"), **_ep_fields(provider, device)}
-    outcome = run_worker(job, folder, timeout=PROBE_TIMEOUT, env=env)
+    outcome = _run(job, folder, timeout=PROBE_TIMEOUT, env=env)
     what = f"asking {provider.title} about its devices"
     return _result_of(outcome, place=place, what=what, fallback=ToolchainError)["devices"]
 
@@ -97,7 +103,7 @@ def describe(path: Path, folder: Path) -> dict[str, Any]:
         ModelError: it is no ONNX model.
     """
     copy_file(path, folder / MODEL_NAME)
-    outcome = run_worker({**_job("inspect"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
+    outcome = _run({**_job("inspect"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
     result = _result_of(outcome, place=str(path), what="reading it", fallback=ModelError)
     return {"scan": result["scan"], **result["extra"]}
 
@@ -110,26 +116,36 @@ def rename_references(path: Path, names: Mapping[str, str], folder: Path, *, pla
     """
     copy_file(path, folder / MODEL_NAME)
     job: Job = {**_job("rename"), "model": MODEL_NAME, "names": dict(names)}
-    outcome = run_worker(job, folder, timeout=SCAN_TIMEOUT, env={})
+    outcome = _run(job, folder, timeout=SCAN_TIMEOUT, env={})
     _result_of(outcome, place=place, what="renaming its files", fallback=CompileError)
     return read_bounded(folder / CONTEXT_NAME, ONNX_LIMIT)
 
 
-def compile_variant(variant: Variant, source: SourceModel, folder: Path) -> Compiled:
+def compile_variant(
+    variant: Variant, source: SourceModel, folder: Path, *, option_digests: Mapping[str, str]
+) -> Compiled:
     """Compile `variant` in the empty, private `folder` and check that the result loads.
+
+    Args:
+        variant: the declaration, expanded and validated.
+        source: what stands in the identity, of the model.
+        folder: where to work; the artifacts alone are left in it.
+        option_digests: what stands in the identity, of each file or folder option by its name.
 
     Raises:
         CompileError: the worker failed, died or overran its time; the result is not valid; it does not load.
         ModelError: the model and the target do not go together (dynamic shapes, unknown dimensions).
         ToolchainError: the EP or its device is not there.
-        SourceChangedError: the source is no longer what `source` says.
+        SourceChangedError: the source, or what is behind an option, is not what its digest says.
     """
     snapshot(source, folder)
-    _copy_option_files(variant.provider_options, folder)
+    for option in variant.provider_options:
+        if option.is_path:
+            snapshot_option(option, folder, option_digests[option.name])
     place = (
         f"tool.epctx.targets.{variant.base_target}" if not variant.is_source else f"tool.epctx.models.{variant.model}"
     )
-    outcome = run_worker(_compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
+    outcome = _run(_compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
     result = _result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=place)
     artifacts = tuple(
         Artifact(role=item["role"], path=check_name(item["path"]), size=item["size"], digest=item["digest"])
@@ -153,9 +169,23 @@ def _load_check(variant: Variant, folder: Path, *, hint: str) -> float:
     job["optimization"] = variant.load_optimization
     job["session_options"] = dict(variant.load_session_options)
     job["free_dimensions"] = job["free_dimension_denotations"] = {}
-    outcome = run_worker(job, folder, timeout=variant.timeout, env=variant.env)
+    outcome = _run(job, folder, timeout=variant.timeout, env=variant.env)
     _result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=hint)
     return outcome.seconds
+
+
+def _run(job: Job, folder: Path, *, timeout: float, env: Mapping[str, str]) -> Outcome:
+    try:
+        return run_worker(job, folder, timeout=timeout, env=env)
+    except OSError as error:
+        if error.errno not in _EXHAUSTED:
+            raise  # of the folder, which the store explains
+        raise CompileError(
+            f"no worker can be started: {error.strerror}",
+            remedy="This machine has no process, memory or file descriptor left for it: set EPCTX_JOBS to a smaller "
+            "number, or raise the limit (ulimit).",
+            reason="exhausted",
+        ) from error
 
 
 def _job(task: Any) -> Job:
@@ -179,7 +209,7 @@ def _compile_job(variant: Variant) -> Job:
         **_job("source" if variant.is_source else "compile"),
         **_ep_fields(variant.provider, variant.device),
         "provider_options": {
-            option.name: _option_copy(option) if option.is_path else option.text for option in variant.provider_options
+            option.name: copy_name(option) if option.is_path else option.text for option in variant.provider_options
         },
         "session_options": dict(variant.session_options),
         "free_dimensions": dict(variant.free_dimensions),
@@ -188,24 +218,6 @@ def _compile_job(variant: Variant) -> Job:
         "embed": variant.embed,
         "model": MODEL_NAME,
     }
-
-
-def _option_copy(option: OptionValue) -> str:
-    """Where the copy of a file or folder option stands in the job's folder: no path of this machine reaches the EP."""
-    return f"option-{option.name}"
-
-
-def _copy_option_files(options: Iterable[OptionValue], folder: Path) -> None:
-    for option in options:
-        if option.file is not None and option.is_path:
-            copy_file(option.file, folder / _option_copy(option))
-        elif option.folder is not None:
-            base = option.folder
-            for path in sorted(base.rglob("*")):
-                if path.is_file():
-                    copy = folder / _option_copy(option) / path.relative_to(base)
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    copy_file(path, copy)
 
 
 def _keep_only(folder: Path, names: set[str]) -> None:

@@ -73,7 +73,13 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def lock(path: Path, *, timeout: float | None = None, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def lock(
+    path: Path,
+    *,
+    timeout: float | None = None,
+    on_wait: Callable[[str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[None]:
     """Hold the lock file `path` against every other thread and process; whoever dies gives it up.
 
     Args:
@@ -81,9 +87,11 @@ def lock(path: Path, *, timeout: float | None = None, on_wait: Callable[[str], N
         timeout: seconds to wait for the holder, by a clock that nobody sets; None: as long as it takes.
         on_wait: called with who holds the lock ("process 4711, since 14:02:11") after 0.2 seconds, when the holder
             changes, and every 30 seconds.
+        cancel: ends the wait when it is set.
 
     Raises:
-        StoreError: not given up in time (reason "lock-timeout"), or the file system has no locks ("no-locks").
+        StoreError: not given up in time (reason "lock-timeout"), the wait was ended ("cancelled"), or the file system
+            has no locks ("no-locks").
         OSError: the lock file cannot be made or opened.
         RuntimeError: this thread holds the lock already, a bug.
     """
@@ -92,7 +100,7 @@ def lock(path: Path, *, timeout: float | None = None, on_wait: Callable[[str], N
         raise RuntimeError(f"this thread holds {path} already")
     make_private_dir(path.parent, durable=False)
     owner = path.with_suffix(".owner")
-    waiter = _Waiter(owner, timeout, on_wait)
+    waiter = _Waiter(owner, timeout, on_wait, cancel)
     descriptor = _locked(path, waiter)
     pid = os.getpid()
     _own.add(key)
@@ -111,9 +119,16 @@ def lock(path: Path, *, timeout: float | None = None, on_wait: Callable[[str], N
 class _Waiter:
     """What happens between two tries for a lock: patience, its end, and word of the owner."""
 
-    def __init__(self, owner: Path, timeout: float | None, on_wait: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        owner: Path,
+        timeout: float | None,
+        on_wait: Callable[[str], None] | None,
+        cancel: threading.Event | None = None,
+    ) -> None:
         self._owner = owner
         self._on_wait = on_wait
+        self._cancel = cancel or threading.Event()
         self._start = time.monotonic()
         self._end = math.inf if timeout is None else self._start + timeout
         self._told = ""
@@ -124,7 +139,7 @@ class _Waiter:
         """Pause once.
 
         Raises:
-            StoreError: the time is up.
+            StoreError: the time is up, or nobody wants the lock any more.
         """
         now = time.monotonic()
         if now >= self._end:
@@ -139,7 +154,8 @@ class _Waiter:
             if text != self._told or now - self._told_at >= _REPEAT:
                 self._told, self._told_at = text, now
                 self._on_wait(text)
-        time.sleep(max(0.0, min(self._pause, self._end - now)))
+        if self._cancel.wait(max(0.0, min(self._pause, self._end - now))):
+            raise StoreError("the wait for the lock was ended", where=str(path), reason="cancelled")
         self._pause = min(self._pause * 1.5, 0.1)
 
 

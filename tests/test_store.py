@@ -17,7 +17,7 @@ from store_support import build, check, compile_into, identity_of, left_over, ou
 
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import StoreError
-from hatch_epctx.files import copy_file
+from hatch_epctx.files import copy_file, remove_tree
 from hatch_epctx.store import Artifact, Generation, Marker, Miss, Store
 from hatch_epctx.store.layout import default_root
 
@@ -252,6 +252,17 @@ def test_a_disk_that_fills_up_while_compiling_is_the_stores_error(store: Store) 
     assert "EPCTX_CACHE_DIR" in str(caught.value)
     with pytest.raises(FileNotFoundError), store.staging() as staging:
         (staging.path / "a bug of the caller").read_bytes()
+
+
+def test_a_cache_that_is_removed_while_compiling_is_the_stores_error(store: Store) -> None:
+    def compile_while_somebody_removes_the_cache() -> None:
+        with store.staging() as staging:
+            remove_tree(store.root)
+            (staging.path / "job.json").write_bytes(b"{}")
+
+    with pytest.raises(StoreError) as caught:
+        compile_while_somebody_removes_the_cache()
+    assert caught.value.reason == "vanished"
 
 
 def test_facts_are_remembered_until_they_are_damaged(store: Store) -> None:

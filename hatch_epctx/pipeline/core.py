@@ -7,8 +7,8 @@ identity's lock. A failed variant never stops another one's compile.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.pipeline.history import History
 from hatch_epctx.pipeline.obtaining import Obtainer
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from hatch_epctx.providers import Provider
 
 __all__ = ["Pipeline", "providers_of"]
+
+_PAUSE: Final = 0.05
+"""Seconds between two looks at threads that are being stopped."""
 
 
 class Pipeline:
@@ -85,18 +88,26 @@ class Pipeline:
             futures = [pool.submit(self._obtainer.entry, item) for item in planned]
             entries = tuple(future.result() for future in futures)
         except BaseException:
-            for future in futures:
-                future.cancel()
-            kill_workers()
-            pool.shutdown(wait=True)
-            for future in futures:
-                if future.done() and not future.cancelled() and future.exception() is None:
-                    generation = future.result().generation
-                    if generation is not None:
-                        generation.close()
+            self._stop(futures)
             raise
-        pool.shutdown()
+        finally:
+            pool.shutdown()
         return Build(project=self.project, entries=entries)
+
+    def _stop(self, futures: list[Future[Entry]]) -> None:
+        """End what runs, start nothing more, and give up what was obtained. Returns when all threads are done."""
+        self._obtainer.stopping.set()
+        for future in futures:
+            future.cancel()
+        running = set(futures)
+        while running:
+            kill_workers()  # again and again: a thread may just have started one
+            running = wait(running, timeout=_PAUSE).not_done
+        for future in futures:
+            if not future.cancelled() and future.exception() is None:
+                generation = future.result().generation
+                if generation is not None:
+                    generation.close()
 
     def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
         """(identity, document) of the variant's last build on this machine."""

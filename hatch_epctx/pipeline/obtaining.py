@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +16,8 @@ from hatch_epctx.source import SourceChangedError
 from hatch_epctx.store import Miss, Record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hatch_epctx.config import Variant
     from hatch_epctx.identity import Identity
     from hatch_epctx.pipeline.history import History
@@ -27,6 +31,8 @@ __all__ = ["ATTEMPTS", "Obtainer"]
 
 ATTEMPTS: Final = 3
 """Compiles of one variant whose source keeps changing."""
+_FRESH: Final = 2.0
+"""Seconds for which an identity counts as that of the source as it is now: a null build asks once."""
 
 
 class Obtainer:
@@ -48,6 +54,8 @@ class Obtainer:
         self._history = history
         self._report = report
         self._offline = offline
+        self.stopping = threading.Event()
+        """Set it to end waits for locks and to start no further compile."""
 
     def entry(self, planned: Planned) -> Entry:
         """What becomes of one variant: never raises for what a user can cause."""
@@ -66,7 +74,7 @@ class Obtainer:
     def find(self, identity: Identity) -> Generation | Miss:
         """The selected generation of `identity`, leased and verified, or why there is none."""
         if identity.uncertain:
-            return Miss(reason=_not_cacheable(identity))
+            return Miss(reason=f"not cacheable: {'; '.join(identity.uncertain)}")
         return self._store.find(identity.digest)
 
     def _obtain(self, planned: Planned) -> Entry:
@@ -89,22 +97,41 @@ class Obtainer:
         variant, identity, source = planned.variant, planned.identity, planned.source
         if identity is None or source is None:  # an EP that went away while the source was changing
             raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
+        with self._held(variant, identity):
+            found = self.find(identity)
+            if not isinstance(found, Miss):
+                return self._hit(planned, identity, found)
+            self._refuse_offline(variant, found)
+            if self.stopping.is_set():
+                raise CompileError("the build was stopped", where=variant.name, reason="stopped")
+            generation = self._compile(planned, identity, source, why=found.reason)
+        if generation.warning:
+            self._report(variant, f"warning: {generation.warning}")
+        return Entry(planned=planned, status="compiled", reason=found.reason, generation=generation)
+
+    @contextmanager
+    def _held(self, variant: Variant, identity: Identity) -> Iterator[None]:
+        """Hold the identity's lock; what is not cacheable is nobody else's to wait for."""
+        if identity.uncertain:
+            yield
+            return
 
         def waiting(owner: str) -> None:
             self._report(variant, f"waiting for {owner}, which compiles the same identity {identity.short}")
 
-        with self._store.lock(identity.digest, on_wait=waiting):
-            found = self.find(identity)
-            if not isinstance(found, Miss):
-                self._report(variant, f"hit {identity.short}")
-                self._history.remember(variant, identity)
-                return Entry(planned=planned, status="hit", generation=found)
-            self._refuse_offline(variant, found)
-            generation = self._compile(planned, identity, source, why=found.reason)
-        if generation.warning:
-            self._report(variant, f"warning: {generation.warning}")
-        reason = _not_cacheable(identity) if identity.uncertain else found.reason
-        return Entry(planned=planned, status="compiled", reason=reason, generation=generation)
+        with self._store.lock(identity.digest, on_wait=waiting, cancel=self.stopping):
+            yield
+
+    def _hit(self, planned: Planned, identity: Identity, found: Generation) -> Entry:
+        """The entry of a hit, unless the source changed while the variant waited for its turn."""
+        with ExitStack() as undo:
+            undo.push(found)
+            if time.monotonic() - planned.asked > _FRESH:
+                self._unchanged(planned)
+            self._report(planned.variant, f"hit {identity.short}")
+            self._history.remember(planned.variant, identity)
+            undo.pop_all()
+        return Entry(planned=planned, status="hit", generation=found)
 
     def _compile(self, planned: Planned, identity: Identity, source: SourceModel, *, why: str) -> Generation:
         """Compile and publish, within the identity's lock."""
@@ -113,7 +140,9 @@ class Obtainer:
         start = time.monotonic()
         with self._store.staging() as staging:
             with signs_of_life(self._report, variant):
-                compiled = compiling.compile_variant(variant, source, staging.path)
+                compiled = compiling.compile_variant(
+                    variant, source, staging.path, option_digests=planned.option_digests
+                )
             self._unchanged(planned)
             record = Record(
                 identity=identity.digest,
@@ -141,7 +170,3 @@ class Obtainer:
         now = self._preparer.prepare(planned.variant).identity
         if now is None or planned.identity is None or now.digest != planned.identity.digest:
             raise SourceChangedError("the source or its toolchain changed meanwhile", reason="source-changed")
-
-
-def _not_cacheable(identity: Identity) -> str:
-    return f"not cacheable: {'; '.join(identity.uncertain)}"

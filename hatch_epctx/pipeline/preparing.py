@@ -7,14 +7,15 @@ published under a stale identity.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import compile as compiling
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import EpctxError, ModelError, ToolchainError
 from hatch_epctx.identity import identify
 from hatch_epctx.pipeline.records import Planned, raise_all
-from hatch_epctx.source import SourceModel, read_source
+from hatch_epctx.source import SourceChangedError, SourceModel, digest_option, read_source
 from hatch_epctx.toolchain import Toolchain, discover, machine_key
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hatch_epctx.config import Variant
-    from hatch_epctx.providers import OptionValue
     from hatch_epctx.store import Store
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
 __all__ = ["Preparer"]
+
+_READS: Final = 3
+"""Readings of one model that keeps changing."""
 
 
 class Preparer:
@@ -38,40 +41,53 @@ class Preparer:
         self._guard = threading.Lock()
 
     def prepare_all(self, variants: Iterable[Variant]) -> tuple[Planned, ...]:
-        """Identities of `variants`.
+        """Identities of `variants`. Each model is read once.
 
         Raises:
-            EpctxError: what is wrong with sources and toolchains, all of it at once.
+            EpctxError: what is wrong with sources, options and toolchains, all of it at once and each thing once.
         """
+        asked = time.monotonic()
         planned: list[Planned] = []
-        errors: list[EpctxError] = []
-        broken: set[Path] = set()
+        errors: dict[str, EpctxError] = {}
+        sources: dict[str, SourceModel | None] = {}
         for variant in variants:
             try:
-                planned.append(self.prepare(variant))
+                if variant.model not in sources:
+                    sources[variant.model] = None
+                    sources[variant.model] = self._source(variant)
+                source = sources[variant.model]
+                if source is not None:
+                    planned.append(self._planned(variant, source, asked))
             except EpctxError as error:
-                if isinstance(error, ModelError) and variant.source in broken:
-                    continue  # said once already
-                broken.add(variant.source)
-                errors.append(error)
-        raise_all(errors, "before anything was compiled")
+                errors.setdefault(str(error), error)
+        raise_all(list(errors.values()), "before anything was compiled")
         return tuple(planned)
 
     def prepare(self, variant: Variant) -> Planned:
         """Identity of `variant` as things are now, but for toolchains that are known since `forget_toolchains`.
 
         Raises:
-            EpctxError: its source is unfit, or its toolchain is and the target is required.
+            EpctxError: its source or an option's file is unfit, or its toolchain is and the target is required.
         """
-        source = self._source(variant)
+        asked = time.monotonic()
+        return self._planned(variant, self._source(variant), asked)
+
+    def _planned(self, variant: Variant, source: SourceModel, asked: float) -> Planned:
         try:
             toolchain = self._toolchain(variant)
         except ToolchainError as error:
             if variant.required:
                 raise
-            return Planned(variant=variant, source=source, skipped=str(error))
-        identity = identify(variant, source, toolchain, self._option_digests(variant))
-        return Planned(variant=variant, source=source, identity=identity, toolchain=toolchain)
+            return Planned(variant=variant, source=source, skipped=str(error), asked=asked)
+        digests = self._option_digests(variant)
+        return Planned(
+            variant=variant,
+            source=source,
+            identity=identify(variant, source, toolchain, digests),
+            toolchain=toolchain,
+            option_digests=digests,
+            asked=asked,
+        )
 
     def forget_toolchains(self) -> None:
         """Look at every toolchain anew when it is next needed."""
@@ -81,11 +97,21 @@ class Preparer:
     def _source(self, variant: Variant) -> SourceModel:
         place = f"tool.epctx.models.{variant.model}.source"
 
-        def scan(path: Path) -> ScannedModel:
+        def scan(path: Path, digest: str) -> ScannedModel:
             with self._store.staging() as staging:
-                return compiling.scan(path, staging.path, place=place)
+                return compiling.scan(path, digest, staging.path, place=place)
 
-        return read_source(variant.source, place=place, store=self._store, scan=scan)
+        for _ in range(_READS):
+            try:
+                return read_source(variant.source, place=place, store=self._store, scan=scan)
+            except SourceChangedError:
+                continue
+        raise ModelError(
+            f"{variant.source.name} changed {_READS} times while it was being read",
+            where=place,
+            remedy="Let it come to rest and build again; nothing was compiled.",
+            reason="source-changed",
+        )
 
     def _toolchain(self, variant: Variant) -> Toolchain:
         provider = variant.provider
@@ -116,14 +142,11 @@ class Preparer:
         return devices
 
     def _option_digests(self, variant: Variant) -> dict[str, str]:
-        options: Iterable[OptionValue] = (*variant.provider_options, *variant.runtime_options)
-        return {option.name: self._option_digest(option) for option in options if option.is_path}
-
-    def _option_digest(self, option: OptionValue) -> str:
-        if option.file is not None:
-            return self._store.digest(option.file)
-        folder = option.folder
-        if folder is None:
-            raise ModelError(f"option {option.name} names no file", reason="missing-option-file")
-        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-        return digest_entries((path.relative_to(folder).as_posix(), self._store.digest(path)) for path in files)
+        place = f"tool.epctx.targets.{variant.base_target}"
+        tables = (("provider-options", variant.provider_options), ("runtime-options", variant.runtime_options))
+        return {
+            option.name: digest_option(option, place=f"{place}.{table}.{option.name}", digest=self._store.digest)
+            for table, options in tables
+            for option in options
+            if option.is_path
+        }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import time
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -21,6 +23,8 @@ __all__ = ["Build", "Entry", "Planned", "Status", "raise_all"]
 
 Status = Literal["hit", "miss", "compiled", "skipped", "failed"]
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -30,7 +34,11 @@ class Planned:
     source: SourceModel | None = None
     identity: Identity | None = None
     toolchain: Toolchain | None = None
+    option_digests: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """Content digest of each file or folder option by its name, as the identity has it."""
     skipped: str = ""
+    asked: float = field(default_factory=time.monotonic, compare=False)
+    """When all this was so, in seconds of `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,11 @@ class Entry:
     def variant(self) -> Variant:
         """The variant itself."""
         return self.planned.variant
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """What could not be named with certainty, in words. Not empty: the variant is compiled anew in every build."""
+        return self.planned.identity.uncertain if self.planned.identity else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

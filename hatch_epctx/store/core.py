@@ -96,7 +96,12 @@ class Store:
 
     @contextmanager
     def lock(
-        self, identity: str, *, timeout: float | None = None, on_wait: Callable[[str], None] | None = None
+        self,
+        identity: str,
+        *,
+        timeout: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        cancel: threading.Event | None = None,
     ) -> Iterator[None]:
         """Hold `identity` against all other threads and processes that use this store.
 
@@ -106,9 +111,10 @@ class Store:
             identity: 64 hexadecimal digits.
             timeout: seconds to wait; None: until the holder is done or dead.
             on_wait: told who holds it, see `lease.lock`.
+            cancel: ends the wait when it is set.
 
         Raises:
-            StoreError: not given up in time, or the lock cannot be taken.
+            StoreError: not given up in time, the wait was ended, or the lock cannot be taken.
         """
         if self.read_only:
             yield
@@ -116,7 +122,7 @@ class Store:
         path = self.layout.lock(_checked(identity))
         with ExitStack() as held:
             try:
-                held.enter_context(lock(path, timeout=timeout, on_wait=on_wait))
+                held.enter_context(lock(path, timeout=timeout, on_wait=on_wait, cancel=cancel))
             except OSError as error:
                 raise store_error(error, path, "lock the identity") from error
             yield
@@ -192,13 +198,15 @@ class Store:
         Where the store may not be written it is a folder for temporary files. The first call sweeps a little.
 
         Raises:
-            StoreError: it cannot be made, or the disk filled up while the block was writing to it.
+            StoreError: it cannot be made, or the disk filled up or the folder was removed while the block was using
+                it.
         """
         staging = self._staging()
         try:
             yield staging
         except OSError as error:
-            if error.errno in FULL or (error.errno in _DISK and _lies_in(error, staging.folder)):
+            removed = error.errno == errno.ENOENT and not staging.path.exists()
+            if removed or error.errno in FULL or (error.errno in _DISK and _lies_in(error, staging.folder)):
                 raise store_error(error, staging.folder, "write while compiling") from error
             raise
         finally:

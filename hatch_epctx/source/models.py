@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hatch_epctx.store import Store
     from hatch_epctx.worker.protocol import ScannedModel
 
-__all__ = ["ONNX_LIMIT", "SourceChangedError", "SourceModel", "read_source", "snapshot"]
+__all__ = ["ONNX_LIMIT", "SourceChangedError", "SourceModel", "read_source", "snapshot", "snapshot_model"]
 
 ONNX_LIMIT = (1 << 31) - 1
 """Bytes of an ONNX file: protobuf's own limit. Larger models keep their weights in external data."""
@@ -53,7 +53,7 @@ class SourceModel:
 
 
 def read_source(
-    path: Path, *, place: str, store: Store, scan: Callable[[Path], ScannedModel], recalled_only: bool = False
+    path: Path, *, place: str, store: Store, scan: Callable[[Path, str], ScannedModel], recalled_only: bool = False
 ) -> SourceModel:
     """Digest the model at `path` with its external data and recall or make its facts.
 
@@ -61,12 +61,14 @@ def read_source(
         path: the ONNX file.
         place: where the configuration names it, for messages.
         store: remembers digests by file and facts by digest.
-        scan: reads an ONNX file's facts in a fresh process; called only for bytes not seen before.
+        scan: reads the facts of an ONNX file with this digest in a fresh process; called only for bytes not seen
+            before.
         recalled_only: refuse to scan (nothing may be started).
 
     Raises:
         ModelError: missing, not a file, empty, a Git-LFS pointer, too large, no valid ONNX, compiled already, or
             its external data is missing or lies outside its folder.
+        SourceChangedError: it changed while it was being read.
     """
     size = _check_file(path, place=place, what="model")
     if size > ONNX_LIMIT:
@@ -81,7 +83,7 @@ def read_source(
     if facts is None:
         if recalled_only:
             raise ModelError(f"{path.name} was never read before", where=place, reason="not-scanned")
-        facts = cast("dict[str, object]", scan(path))
+        facts = cast("dict[str, object]", scan(path, digest))
         store.remember("scan", f"{digest}-{FORMAT}", facts)
     scanned = cast("ScannedModel", facts)
     if scanned["context_sources"]:
@@ -104,22 +106,34 @@ def snapshot(source: SourceModel, folder: Path) -> None:
 
     Raises:
         SourceChangedError: the bytes copied are not those of `source`.
+        OSError: the copies cannot be written.
     """
-    copies = [(source.path, folder / MODEL_NAME, source.digest)]
-    copies += [
-        (source.path.parent / location, folder / check_location(location), digest)
-        for location, digest in source.external
-    ]
-    for origin, copy, digest in copies:
+    snapshot_model(source.path, source.digest, folder)
+    for location, digest in source.external:
+        copy = folder / check_location(location)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            copied, _ = copy_and_digest(origin, copy)
-        except FileNotFoundError as error:
-            raise SourceChangedError(
-                f"{origin.name} vanished while it was being read", reason="source-changed"
-            ) from error
-        if copied != digest:
-            raise SourceChangedError(f"{origin.name} changed while it was being read", reason="source-changed")
+        _copy(source.path.parent / location, copy, digest)
+
+
+def snapshot_model(path: Path, digest: str, folder: Path) -> None:
+    """Copy the ONNX file alone into `folder` under its canonical name.
+
+    Raises:
+        SourceChangedError: the bytes copied have another digest.
+        OSError: the copy cannot be written.
+    """
+    _copy(path, folder / MODEL_NAME, digest)
+
+
+def _copy(origin: Path, copy: Path, digest: str) -> None:
+    try:
+        copied, _ = copy_and_digest(origin, copy)
+    except OSError as error:
+        if not str(error.filename).endswith(str(origin)):
+            raise  # of the copy, which the store explains
+        raise SourceChangedError(f"{origin.name} went away while it was being read", reason="source-changed") from error
+    if copied != digest:
+        raise SourceChangedError(f"{origin.name} changed while it was being read", reason="source-changed")
 
 
 def _external_digest(path: Path, location: str, place: str, store: Store) -> str:
@@ -141,9 +155,16 @@ def _digest(store: Store, path: Path, place: str) -> str:
     try:
         return store.digest(path)
     except OSError as error:
-        raise ModelError(
-            f"cannot read {path.name}: {error.strerror or error}", where=place, reason="unreadable"
-        ) from error
+        raise _unreadable(path, place, error) from error
+
+
+def _unreadable(path: Path, place: str, error: OSError) -> ModelError:
+    return ModelError(
+        f"cannot read {path}: {error.strerror or error}",
+        where=place,
+        remedy="Give this user read access, and see that nothing replaces the file during the build.",
+        reason="unreadable",
+    )
 
 
 def _check_file(path: Path, *, place: str, what: str) -> int:
@@ -159,13 +180,19 @@ def _check_file(path: Path, *, place: str, what: str) -> int:
         raise ModelError(f"{what} is no regular file: {path}", where=place, expected="a file", reason="not-a-file")
     if status.st_size == 0:
         raise ModelError(f"{what} is empty: {path}", where=place, expected="an ONNX model", reason="empty-model")
-    if status.st_size <= _LFS_POINTER_LIMIT:
-        with open(path, "rb") as stream:
-            if stream.read(len(_LFS_HEAD)) == _LFS_HEAD:
-                raise ModelError(
-                    f"{what} is a Git-LFS pointer, not the file itself: {path}",
-                    where=place,
-                    remedy="Run 'git lfs pull' (in CI: check out with LFS) and build again.",
-                    reason="git-lfs-pointer",
-                )
+    if status.st_size <= _LFS_POINTER_LIMIT and _is_pointer(path, place):
+        raise ModelError(
+            f"{what} is a Git-LFS pointer, not the file itself: {path}",
+            where=place,
+            remedy="Run 'git lfs pull' (in CI: check out with LFS) and build again.",
+            reason="git-lfs-pointer",
+        )
     return status.st_size
+
+
+def _is_pointer(path: Path, place: str) -> bool:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(len(_LFS_HEAD)) == _LFS_HEAD
+    except OSError as error:
+        raise _unreadable(path, place, error) from error

@@ -1,0 +1,109 @@
+"""Files and folders behind provider options: their digests, and the private copies that a compile works on.
+
+A folder counts with its whole content, by relative name; what a link leads to counts, times and modes do not. The
+compile reads a copy whose digest is the one in the identity, never the user's own files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hatch_epctx.digest import digest_entries
+from hatch_epctx.errors import ConfigError
+from hatch_epctx.files import copy_and_digest
+from hatch_epctx.source.models import SourceChangedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hatch_epctx.providers import OptionValue
+
+__all__ = ["copy_name", "digest_option", "snapshot_option"]
+
+
+def copy_name(option: OptionValue) -> str:
+    """Where the copy stands in the job's folder: no path of this machine reaches the EP."""
+    return f"option-{option.name}"
+
+
+def digest_option(option: OptionValue, *, place: str, digest: Callable[[Path], str]) -> str:
+    """Digest of the content behind a file or folder option.
+
+    Args:
+        option: one whose `is_path` is true.
+        place: of the option in the configuration, for messages.
+        digest: content digest of a file; a stat cache makes a warm call cheap.
+
+    Raises:
+        ConfigError: a file or folder is missing or cannot be read.
+    """
+    path = _path(option)
+    try:
+        if option.folder is None:
+            return digest(path)
+        return digest_entries((name, digest(found)) for name, found in _walk(path, ""))
+    except OSError as error:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(path)
+        raise ConfigError(
+            f"the {option.kind} of option {option.name!r} cannot be read: {error.strerror or error}: {where}",
+            where=place,
+            remedy="Check the path and its permissions, or make the files before the build.",
+            reason="missing-option-file",
+        ) from error
+
+
+def snapshot_option(option: OptionValue, folder: Path, digest: str) -> None:
+    """Copy what is behind `option` into `folder` under `copy_name`.
+
+    Raises:
+        SourceChangedError: the bytes copied are not those of `digest`, or went away.
+        OSError: the copy cannot be written.
+    """
+    path, copy = _path(option), folder / copy_name(option)
+    try:
+        if option.folder is None:
+            copied = copy_and_digest(path, copy)[0]
+        else:
+            copy.mkdir()
+            copied = digest_entries([(name, _copy(found, copy / name)) for name, found in _walk(path, "")])
+    except OSError as error:
+        if str(path) not in str(error.filename):
+            raise  # of the copy, which the store explains
+        raise _changed(option) from error
+    if copied != digest:
+        raise _changed(option)
+
+
+def _changed(option: OptionValue) -> SourceChangedError:
+    return SourceChangedError(
+        f"the {option.kind} of option {option.name!r} changed while it was being read", reason="source-changed"
+    )
+
+
+def _path(option: OptionValue) -> Path:
+    path = option.folder or option.file
+    if path is None:
+        raise ValueError(f"option {option.name} names no file")
+    return path
+
+
+def _copy(source: Path, copy: Path) -> str:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    return copy_and_digest(source, copy)[0]
+
+
+def _walk(folder: Path, name: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
+    """(relative POSIX name, path) of each file below `folder`; `above` holds the real folders on the way here."""
+    real = os.path.realpath(folder)
+    if real in above:  # a link that leads back to a folder above it
+        return
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        place = f"{name}/{entry.name}" if name else entry.name
+        if entry.is_dir():
+            yield from _walk(Path(entry.path), place, above | {real})
+        elif entry.is_file():
+            yield place, Path(entry.path)
