@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,7 +57,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: Any, seconds: float = 20.0) -> None:
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -197,11 +196,10 @@ def test_another_format_is_refused(folder: Path) -> None:
 
 @posix
 def test_a_time_limit_kills_the_whole_group(folder: Path) -> None:
-    start = time.monotonic()
-    outcome = run(stub("hang-child"), folder, timeout=4)
-    assert time.monotonic() - start < 10
+    outcome = run(stub("hang-child"), folder, timeout=8)
+    assert 8 <= outcome.seconds < 60
     assert (outcome.cause, outcome.result) == ("timeout", None)
-    assert outcome.death == "was still running after its time limit of 4 s and was killed"
+    assert outcome.death == "was still running after its time limit of 8 s and was killed"
     grandchild = int((folder / "grandchild.pid").read_text())
     wait_until(lambda: not alive(grandchild))
 
@@ -220,7 +218,7 @@ def test_kill_workers_ends_all_of_them(tmp_path: Path) -> None:
         futures = [pool.submit(run, stub("hang"), each) for each in folders]
         wait_until(lambda: all((each / "hanging").exists() for each in folders))
         kill_workers()
-        outcomes = [future.result(timeout=20) for future in futures]
+        outcomes = [future.result(timeout=60) for future in futures]
     assert [(outcome.cause, outcome.signal) for outcome in outcomes] == [("signal", "SIGKILL")] * 2
 
 
@@ -261,7 +259,7 @@ def start_parent(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
 def test_a_worker_and_its_group_die_with_their_parent(folder: Path, number: signal.Signals) -> None:
     parent, below = start_parent(folder)
     parent.send_signal(number)
-    parent.communicate(timeout=20)
+    parent.communicate(timeout=60)
     wait_until(lambda: not any(alive(pid) for pid in below))
 
 
@@ -269,7 +267,7 @@ def test_a_worker_and_its_group_die_with_their_parent(folder: Path, number: sign
 def test_an_interrupt_kills_the_group_and_goes_on(folder: Path) -> None:
     parent, below = start_parent(folder)
     parent.send_signal(signal.SIGINT)
-    out, _ = parent.communicate(timeout=20)
+    out, _ = parent.communicate(timeout=60)
     assert (out, parent.returncode) == ("interrupted\n", 130)
     wait_until(lambda: not any(alive(pid) for pid in below))
 
@@ -278,7 +276,7 @@ def test_an_interrupt_kills_the_group_and_goes_on(folder: Path) -> None:
 def test_a_worker_dies_with_its_supervisor(folder: Path) -> None:
     parent, below = start_parent(folder)
     os.kill(below[0], signal.SIGKILL)  # what the parent started
-    parent.communicate(timeout=20)
+    parent.communicate(timeout=60)
     wait_until(lambda: not any(alive(pid) for pid in below))
 
 
@@ -448,12 +446,13 @@ def test_a_result_is_read_up_to_its_limit(tmp_path: Path) -> None:
 
 
 def test_workers_of_several_threads_do_not_hold_each_other(tmp_path: Path) -> None:
-    """A pipe of one worker that another inherited would keep the first from seeing the end of its parent."""
+    """A pipe or a log of one worker that another inherited would keep the first from ending."""
     slow = put(small_model(), tmp_path / "slow")
     quick = put(small_model(), tmp_path / "quick")
-    thread = threading.Thread(target=run, args=(stub("slow", seconds="2"), slow))
-    thread.start()
-    start = time.monotonic()
-    assert result_of(run(stub(), quick))["ok"]
-    assert time.monotonic() - start < 2
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(run, stub("hang"), slow)
+        wait_until((slow / "hanging").exists)
+        assert result_of(run(stub(), quick))["ok"]
+        assert not future.done()
+        kill_workers()
+        assert future.result(timeout=60).cause == "signal"

@@ -223,7 +223,10 @@ class _Worker:
     def _is_over(self) -> bool:
         """Whether the worker has ended. Where the system can, it is not reaped: its group's number stays its own."""
         if hasattr(os, "waitid"):
-            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            try:
+                found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # reaped by others: SIGCHLD is ignored, or somebody waits for any child
+                return True
             return found is not None
         with self._guard:
             return self._process.poll() is not None

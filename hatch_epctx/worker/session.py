@@ -153,7 +153,18 @@ def session_options(job: Job, ep: Ep, *, overrides: bool) -> Any:
 
 
 def _set(options: Any, runtime: Any, name: str, text: str) -> None:
-    """One session option, with the meaning that it has in a model package."""
+    """One session option, with the meaning that it has in a model package.
+
+    Raises:
+        ValueError: the option has no such value.
+    """
+    try:
+        _set_typed(options, runtime, name, text)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"session option {name} cannot be {text!r}") from error
+
+
+def _set_typed(options: Any, runtime: Any, name: str, text: str) -> None:
     if name == LEVEL_OPTION:
         options.graph_optimization_level = level(runtime, _PACKAGE_LEVELS.get(text, text))
     elif name == "session.execution_mode":
@@ -162,6 +173,6 @@ def _set(options: Any, runtime: Any, name: str, text: str) -> None:
     elif name in _NUMBERS:
         setattr(options, _NUMBERS[name], int(text))
     elif name in _SWITCHES:
-        setattr(options, _SWITCHES[name], text in ("1", "true"))
+        setattr(options, _SWITCHES[name], {"0": False, "false": False, "1": True, "true": True}[text])
     else:
         options.add_session_config_entry(name, text)

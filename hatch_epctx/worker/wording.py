@@ -21,7 +21,7 @@ LIMIT: Final = 600
 """Characters of a message; the worker's log holds the rest."""
 
 _ORT_HEAD = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-_SOURCE_FILE = re.compile(r"/(?:[\w.+-]+/)+([\w.+-]+\.(?:cc|cpp|cxx|h|hpp|inl|inc))(?=[:\s]|$)")
+_SOURCE_FILE = re.compile(r"(?:[\w.+-]*/)+([\w.+-]+\.(?:cc|cpp|cxx|h|hpp|inl|inc))(?=[:\s]|$)")
 
 
 def describe(error: BaseException) -> str:
