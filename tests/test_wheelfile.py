@@ -975,4 +975,4 @@ def test_ten_times_less_wall_time_than_the_backend(tmp_path: Path) -> None:
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environ, timeout=550).stdout
     result = json.loads(output)
     assert result["ours"]["peak_mib"] < 100
-    assert result["ratio"] >= 10
+    assert result["ratios"]["least"] >= 10  # other work on the machine only ever adds time

@@ -5,7 +5,8 @@ Run: python tests/benchmarks/bench_wheelfile.py [--size MIB] [--rounds N] [--fol
 Both ways make a wheel with the same content in a process of their own, one after the other, so that the peak memory
 the system reports for a process belongs to one way alone. "backend" is hatchling's own WheelArchive, file and RECORD
 included; "ours" is hatchling's WheelArchive without the large file, followed by `add_files`. Both include the fsync of
-the result, since ours makes it. Prints a table and the ratio of the medians.
+the result, since ours makes it. Prints a table and the ratios of the medians and of
+the least times, which other work on the machine disturbs least.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ def main() -> None:
             for way, measured in results.items():
                 measured.append(measure(way, folder, blob))
     report = {way: summary(measured) for way, measured in results.items()}
-    ratio = report["backend"]["median"] / report["ours"]["median"]
+    ratios = {kind: report["backend"][kind] / report["ours"][kind] for kind in ("median", "least")}
     if options.json:
-        print(json.dumps({**report, "ratio": ratio}))
+        print(json.dumps({**report, "ratios": ratios}))
         return
     print(f"{options.size} MiB of random bytes, {options.rounds} rounds, Python {sys.version.split()[0]}")
     for way, one in report.items():
@@ -123,7 +124,9 @@ def main() -> None:
             f"{way:8} median {one['median']:6.2f} s  (least {one['least']:.2f}, most {one['most']:.2f})"
             f"  peak memory {one['peak_mib']:5.0f} MiB  wheel {one['wheel_mib']:.1f} MiB"
         )
-    print(f"ratio    {ratio:.1f} times less wall time")
+    print(
+        f"ratio    {ratios['median']:.1f} times less wall time by the medians, {ratios['least']:.1f} by the least times"
+    )
 
 
 if __name__ == "__main__":
