@@ -279,8 +279,8 @@ def test_a_compiled_model_is_refused_as_a_source(tmp_path: Path) -> None:
 
 def test_an_inspection_may_look_at_a_compiled_model(tmp_path: Path) -> None:
     save_raw(with_context_in_a_branch(), tmp_path)
-    scanned = result_of(run({}, tmp_path, task="scan", allow_compiled=True))["scan"]
-    assert scanned["context_sources"] == ["QNNExecutionProvider"]
+    result = result_of(run({}, tmp_path, task="inspect", model="model.onnx"))
+    assert result["scan"]["context_sources"] == ["QNNExecutionProvider"]
 
 
 def test_training_graphs_and_functions_do_not_count_as_nodes() -> None:

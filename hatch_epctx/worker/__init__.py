@@ -15,6 +15,7 @@ onnxruntime are imported only here (and, lazily, in the run-time look-up).
 | `compiling` | ModelCompiler, and what became of it |
 | `validating` | the rules that a compiled model has to keep |
 | `rewriting` | content-addressed names, metadata |
+| `describing` | what an ONNX file refers to, for inspection; giving these files other names |
 | `loading` `feeds` | opening a model as users will, one inference on generated inputs |
 | `graphs` | walking an ONNX model |
 | `wording` | one-line messages without this machine's paths |

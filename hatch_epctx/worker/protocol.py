@@ -103,8 +103,6 @@ class Job(TypedDict, total=False):
     """compile: refuse a model whose inputs keep dynamic dims, before the EP sees it."""
     want_coverage: bool
     """compile: fill in `Result.coverage`, at the price of a second compile."""
-    allow_compiled: bool
-    """scan: report a compiled model's facts in place of refusing it."""
     provider_options: dict[str, str]
     session_options: dict[str, str]
     free_dimensions: dict[str, int]

@@ -58,18 +58,18 @@ def scan(job: Job) -> Result:
         TaskError: as `read_source`.
     """
     path = Path(job.get("model", MODEL_NAME))
-    return {"ok": True, "scan": read_source(path, allow_compiled=job.get("allow_compiled", False)).facts}
+    return {"ok": True, "scan": read_source(path).facts}
 
 
-def read_source(path: Path, *, allow_compiled: bool = False) -> Source:
+def read_source(path: Path) -> Source:
     """Read and check the source model at `path`.
 
     Raises:
-        TaskError: invalid-model, too-large, external-data-escape, or compiled-source unless `allow_compiled`.
+        TaskError: invalid-model, too-large, external-data-escape, or compiled-source.
     """
     model = parse(path)
     found = facts(model)
-    if found["context_sources"] and not allow_compiled:
+    if found["context_sources"]:
         makers = ", ".join(sorted(set(found["context_sources"])))
         raise TaskError(
             "compiled-source",
