@@ -176,15 +176,17 @@ def test_dynamic_shapes_are_named_with_the_line_to_write(tmp_path: Path) -> None
         "StubExecutionProvider needs static shapes; input 'x' keeps dynamic dims: 'batch' (axis 0); input 'ids' keeps"
         " dynamic dims: 'batch' (axis 0), 'seq.len' (axis 1), axis 2 (no name); input 'any' has no known rank"
     )
-    assert 'free-dimensions = { batch = 1, "seq.len" = 1 }' in result["remedy"]
-    assert "Export the model with a fixed size for axis 2 of 'ids', 'any'" in result["remedy"]
+    assert result["remedy"] == (
+        "Write under the model: free-dimensions = { batch = 1 } and input-shapes = { ids = [1, 1, 1], any = [1, 3, "
+        "224, 224] } (with the sizes you need in place of 1)."
+    )
 
 
 def test_the_line_to_write_keeps_what_is_written_already(tmp_path: Path) -> None:
     folder = put(dynamic_model(), tmp_path / "job")
     result = refused(stub(), folder, needs_static_shapes=True, free_dimensions={"batch": 4})
     assert "'batch'" not in result["error"]
-    assert 'free-dimensions = { batch = 4, "seq.len" = 1 }' in result["remedy"]
+    assert "input-shapes = { ids = [4, 1, 1], any" in result["remedy"]
 
 
 def test_denotations_make_shapes_static_too(tmp_path: Path) -> None:

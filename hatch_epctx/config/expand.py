@@ -16,17 +16,18 @@ from pydantic import ValidationError
 from hatch_epctx.config.errors import findings, raise_all
 from hatch_epctx.config.layers import Layer, Layers, dotted
 from hatch_epctx.config.models import Model, Target
+from hatch_epctx.config.points import Point, check_points, points_of
 from hatch_epctx.config.scalars import RESERVED_TARGET
 from hatch_epctx.config.targets import ResolvedTarget, resolve_target
-from hatch_epctx.config.variant import Variant
+from hatch_epctx.config.variant import CheckPlan, Variant
 from hatch_epctx.errors import ConfigError, suggest
 from hatch_epctx.providers import find_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hatch_epctx.config.base import Table
-    from hatch_epctx.config.models import Settings
+    from hatch_epctx.config.models import Check, Settings
 
     _Named = tuple[str, str]
     """(expanded name, declared name)"""
@@ -62,6 +63,10 @@ def expand(settings: Settings, root: Path) -> tuple[Variant, ...]:
     if not settings.models:
         errors.append(_bad("no model is declared", settings.place("models"), remedy=_ADD_MODEL))
     chosen = {name: _targets_of(name, model, targets, settings, errors) for name, model in settings.models.items()}
+    for name, model in settings.models.items():
+        place = partial(settings.place, "models", name)
+        errors += check_points(model, [target.name for target in chosen[name]], place)
+        errors += _check_calibration(model, place)
     raise_all(errors)
     return _select(settings, root, targets, chosen)
 
@@ -83,7 +88,7 @@ def single_variant(source: Path, target: Mapping[str, Any], *, model: Mapping[st
     raise_all(errors)
     declared, of_model = cast("Target", declared), cast("Model", of_model)
     resolved = resolve_target(declared.ep, declared, Path.cwd(), lambda *keys: dotted("", keys))[0]
-    return _variant(source.stem, source.absolute(), of_model, resolved)
+    return _variant(source.stem, source.absolute(), of_model, resolved, points_of(of_model)[0])
 
 
 def _validated(table: type[_T], data: Mapping[str, Any], errors: list[ConfigError]) -> _T | None:
@@ -142,6 +147,17 @@ def _targets_of(
     return chosen
 
 
+def _check_calibration(model: Model, place: Callable[..., str]) -> Iterator[ConfigError]:
+    """Quantising needs samples, and samples without quantising would be ignored."""
+    quantises = any(step.partition(":")[0] == "quantize-qdq" for step in model.prepare)
+    if quantises and model.calibration is None:
+        remedy = 'Write calibration = "samples.npz": inputs by name, one sample each or several along a first axis.'
+        yield _bad("'quantize-qdq' needs samples of the model's inputs", place("prepare"), remedy=remedy)
+    if model.calibration is not None and not quantises:
+        remedy = "Add 'quantize-qdq' to prepare, or remove the key."
+        yield _bad("no step of 'prepare' reads it", place("calibration"), remedy=remedy)
+
+
 def _could_be(pattern: str, base: str) -> bool:
     return fnmatchcase(base, pattern) or pattern.startswith(f"{base}-")
 
@@ -163,7 +179,7 @@ def _matching(
         found = {name for name, declared in names if fnmatchcase(name, pattern) or fnmatchcase(declared, pattern)}
         wanted |= found
         if not found:
-            known = [name for name, _ in names]
+            known = list(dict.fromkeys(name for name, _ in names))
             errors.append(
                 _bad(
                     f"{pattern!r} matches no {what}",
@@ -181,9 +197,11 @@ def _select(
     """Variants that EPCTX_MODELS and EPCTX_TARGETS leave. Shipped sources ride along: they cost no compile."""
     environment, errors = settings.environment, list[ConfigError]()
     names = [(target.name, target.base) for target in targets]
-    names += (
-        [(RESERVED_TARGET, RESERVED_TARGET)] if any(model.ship_source for model in settings.models.values()) else []
-    )
+    for name, model in settings.models.items():
+        for target, point in _pairs(chosen[name], model) if model.matrix else ():
+            names += [(f"{target.name}{point.suffix}", target.name), (f"{target.name}{point.suffix}", target.base)]
+    if any(model.ship_source for model in settings.models.values()):
+        names.append((RESERVED_TARGET, RESERVED_TARGET))
     models = _matching(environment.models, [(name, name) for name in chosen], "model", lambda _: "EPCTX_MODELS", errors)
     wanted = _matching(environment.targets, names, "target", lambda _: "EPCTX_TARGETS", errors)
     raise_all(errors)
@@ -192,8 +210,9 @@ def _select(
         if environment.models and name not in models:
             continue
         source = root / model.source
-        kept = [target for target in chosen[name] if not environment.targets or target.name in wanted]
-        variants += [_variant(name, source, model, target) for target in kept]
+        for target, point in _pairs(chosen[name], model):
+            if not environment.targets or f"{target.name}{point.suffix}" in wanted:
+                variants.append(_variant(name, source, model, target, point, root))
         variants += [_source_variant(name, source)] if model.ship_source else []
     if not variants:
         found = "no selected model is compiled for a selected target"
@@ -201,11 +220,19 @@ def _select(
     return tuple(variants)
 
 
-def _variant(name: str, source: Path, model: Model, target: ResolvedTarget) -> Variant:
+def _pairs(targets: Iterable[ResolvedTarget], model: Model) -> Iterator[tuple[ResolvedTarget, Point]]:
+    """Every target of a model at each of its shape points."""
+    return ((target, point) for target in targets for point in points_of(model))
+
+
+def _variant(
+    name: str, source: Path, model: Model, target: ResolvedTarget, point: Point, root: Path | None = None
+) -> Variant:
     declared = target.declared
+    root = root or source.parent
     return Variant(
         model=name,
-        target=target.name,
+        target=f"{target.name}{point.suffix}",
         base_target=target.base,
         source=source,
         provider=target.provider,
@@ -213,8 +240,13 @@ def _variant(name: str, source: Path, model: Model, target: ResolvedTarget) -> V
         provider_options=target.provider_options,
         runtime_options=target.runtime_options,
         session_options=MappingProxyType(declared.session_options),
-        free_dimensions=MappingProxyType(model.free_dimensions),
+        free_dimensions=point.sizes,
         free_dimension_denotations=MappingProxyType(model.free_dimension_denotations),
+        input_shapes=MappingProxyType(model.input_shapes),
+        prepare=model.prepare,
+        calibration=root / model.calibration if model.calibration else None,
+        min_coverage=model.min_coverage,
+        check=_check_plan(model.check, root),
         embed=declared.embed,
         optimization=declared.optimization or target.provider.default_optimization,
         load_check=declared.load_check,
@@ -222,6 +254,19 @@ def _variant(name: str, source: Path, model: Model, target: ResolvedTarget) -> V
         env=MappingProxyType(declared.env),
         timeout=declared.timeout,
         required=declared.required,
+    )
+
+
+def _check_plan(check: Check | None, root: Path) -> CheckPlan | None:
+    if check is None:
+        return None
+    return CheckPlan(
+        inputs=root / check.inputs if check.inputs else None,
+        rtol=check.rtol,
+        atol=check.atol,
+        cosine=check.cosine,
+        seed=check.seed,
+        ranges=MappingProxyType(check.ranges),
     )
 
 

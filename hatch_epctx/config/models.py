@@ -24,15 +24,18 @@ from hatch_epctx.config.scalars import (
     EnvironmentTest,
     EnvironmentValue,
     ImportName,
+    InputShape,
     Name,
     Options,
     Patterns,
     PlatformTag,
+    Range,
     Requirement,
     Size,
     SourcePath,
     State,
     States,
+    Step,
     Strings,
     TargetName,
 )
@@ -41,17 +44,34 @@ from hatch_epctx.config.session_options import SessionOptions
 __all__ = ["Cache", "Check", "Condition", "Group", "Model", "Override", "Settings", "State", "Target", "Wheel"]
 
 
+_CHECK = "judges a result, does not change it; passed checks are remembered by it"
+
+
 class Check(Table):
-    """A run of the compiled model against the CPU EP on the source, after the compile."""
+    """A run of the compiled model against the CPU EP on the source, after the compile.
 
-    inputs: Annotated[str | None, Presentation(why="judges a result, does not change it")] = None
-    """An .npz file of inputs by name; random ones of the model's own types when left out."""
+    A generation that has not passed exactly this check, with these inputs, serves no build that demands it: it is
+    checked then, without a new compile.
+    """
 
-    rtol: Annotated[float, Field(ge=0), Presentation(why="judges a result, does not change it")] = 0.05
-    """Relative part of the tolerance."""
+    inputs: Annotated[SourcePath | None, Presentation(why=_CHECK)] = None
+    """An .npz file of inputs by name, relative to the project root: one sample each, or several along a further first
+    axis; generated from the model's own input types when left out."""
 
-    atol: Annotated[float, Field(ge=0), Presentation(why="judges a result, does not change it")] = 0.01
+    rtol: Annotated[float, Field(ge=0), Presentation(why=_CHECK)] = 0.05
+    """Relative part of the tolerance: each value may differ by atol + rtol * |expected value|."""
+
+    atol: Annotated[float, Field(ge=0), Presentation(why=_CHECK)] = 0.01
     """Absolute part of the tolerance."""
+
+    cosine: Annotated[float | None, Field(ge=-1, le=1), Presentation(why=_CHECK)] = None
+    """Lowest cosine similarity that every floating-point output must reach."""
+
+    seed: Annotated[int, Field(ge=0), Presentation(why=_CHECK)] = 0
+    """Seed of generated inputs."""
+
+    ranges: Annotated[dict[str, Range], Presentation(why=_CHECK)] = Field(default_factory=dict)
+    """Lowest and highest generated value by input, such as { image = [0, 255] }; 0 to 1 when left out."""
 
 
 class Model(Table):
@@ -68,19 +88,24 @@ class Model(Table):
     )
     """Sizes of input dimensions by denotation, such as { DATA_BATCH = 1 }."""
 
-    input_shapes: Annotated[
-        dict[str, Annotated[tuple[int, ...], Field(strict=False)]], InIdentity(at="compile.input-shapes")
-    ] = Field(default_factory=dict)
-    """Whole shapes by input, for dimensions that have no name, such as { x = [1, 3, 48, 192] }."""
+    input_shapes: Annotated[dict[str, InputShape], InIdentity(at="compile.input-shapes")] = Field(default_factory=dict)
+    """Whole shapes by input, for dimensions that have no name or share one, such as { x = [1, 3, 48, 192] }; -1 leaves
+    a dimension as the model has it."""
 
     matrix: Annotated[
-        dict[str, Annotated[tuple[int, ...], Field(strict=False, min_length=1)]],
+        dict[str, Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]],
         InIdentity(at="compile.free-dimensions"),
     ] = Field(default_factory=dict)
-    """Several sizes of free dimensions: each combination is a variant of its own."""
+    """Several sizes of free dimensions: each combination is a variant of its own, named
+    <model>.<target>-<dimension><size>."""
 
-    prepare: Annotated[Strings, InIdentity(at="compile.prepare")] = ()
-    """Steps that change the model before the compile, such as "infer-shapes" or "fold-constants"."""
+    prepare: Annotated[Annotated[tuple[Step, ...], Field(strict=False)], InIdentity(at="compile.prepare")] = ()
+    """Steps that change the model before the compile, in order: infer-shapes, fold-constants, convert-opset:N,
+    static-shapes, quantize-qdq. They need the extra "prepare"."""
+
+    calibration: Annotated[SourcePath | None, InIdentity(at="compile.calibration")] = None
+    """An .npz file of inputs by name for quantize-qdq, relative to the project root: several samples along a further
+    first axis, or one. Its content counts."""
 
     targets: Annotated[
         Annotated[tuple[str, ...], Field(strict=False)] | None,

@@ -9,6 +9,7 @@ from packaging import requirements
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
 
 from hatch_epctx.config.base import bad
+from hatch_epctx.errors import suggest
 
 __all__ = [
     "NAME_LIMIT",
@@ -19,15 +20,18 @@ __all__ = [
     "EnvironmentTest",
     "EnvironmentValue",
     "ImportName",
+    "InputShape",
     "Name",
     "Options",
     "Patterns",
     "PlatformTag",
+    "Range",
     "Requirement",
     "Size",
     "SourcePath",
     "State",
     "States",
+    "Step",
     "Strings",
     "TargetName",
     "check_name",
@@ -39,6 +43,11 @@ NAME_LIMIT = 64
 
 RESERVED_TARGET = "source"
 """Target name of the variants that `ship-source` makes."""
+
+STEPS = ("infer-shapes", "fold-constants", "convert-opset", "static-shapes", "quantize-qdq")
+"""Steps of model preparation; convert-opset takes the operator set's number after a colon."""
+QUANTIZATIONS = ("a8w8", "a16w8")
+"""Bits of activations and weights that quantize-qdq may name after a colon; a8w8 when it names none."""
 
 _WINDOWS_NAMES = frozenset(
     ["con", "prn", "aux", "nul", "conin$", "conout$", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
@@ -167,6 +176,33 @@ def _check_environment_test(value: object) -> object:
     return value
 
 
+def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    for size in shape:
+        if size < 1 and size != -1:
+            raise bad(f"found the size {size}", expected="sizes of at least 1, or -1 for one that stays as it is")
+    return shape
+
+
+def _check_range(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise bad(f"found {list(bounds)}", expected="the lowest and the highest value, such as [0, 255]")
+    return bounds
+
+
+def _check_step(step: str) -> str:
+    name, colon, argument = step.partition(":")
+    if name not in STEPS:
+        raise bad(f"unknown step {name!r}", expected=f"one of {', '.join(STEPS)}", remedy=suggest(name, STEPS))
+    if name == "convert-opset" and not re.fullmatch(r"[1-9][0-9]?", argument):
+        raise bad(f"found {step!r}", expected="an operator set's number after it, such as 'convert-opset:21'")
+    if name == "quantize-qdq" and colon and argument not in QUANTIZATIONS:
+        kinds = " or ".join(f"'quantize-qdq:{kind}'" for kind in QUANTIZATIONS)
+        raise bad(f"found {step!r}", expected=f"'quantize-qdq', {kinds}")
+    if name not in ("convert-opset", "quantize-qdq") and colon:
+        raise bad(f"found {step!r}", expected=f"{name!r} without an argument")
+    return step
+
+
 def _read_patterns(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -185,6 +221,12 @@ Name = Annotated[str, AfterValidator(check_name), _NAME_SCHEMA]
 TargetName = Annotated[str, AfterValidator(_check_target_name), _NAME_SCHEMA]
 ImportName = Annotated[str, AfterValidator(_check_import_name)]
 SourcePath = Annotated[str, AfterValidator(_check_source)]
+InputShape = Annotated[tuple[int, ...], Field(strict=False), AfterValidator(_check_shape)]
+"""Sizes by axis; -1 where the model's own dimension stays."""
+Range = Annotated[tuple[float, ...], Field(strict=False), AfterValidator(_check_range)]
+"""Lowest and highest value."""
+Step = Annotated[str, AfterValidator(_check_step)]
+"""One step of model preparation."""
 Size = Annotated[int, BeforeValidator(_read_size), _schema(r"\d+(\.\d+)? ?([KMGT]i?)?B")]
 """Bytes, written as text with a unit."""
 Age = Annotated[int, BeforeValidator(_read_age), _schema(r"\d+[mhdw]")]

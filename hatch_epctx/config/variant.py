@@ -14,9 +14,24 @@ if TYPE_CHECKING:
 
     from hatch_epctx.providers import OptionValue, Provider
 
-__all__ = ["Variant"]
+__all__ = ["CheckPlan", "Variant"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPlan:
+    """What the comparison with the CPU EP runs and demands."""
+
+    inputs: Path | None = None
+    """An .npz file of inputs; generated ones when None."""
+    rtol: float
+    atol: float
+    cosine: float | None = None
+    """Lowest cosine similarity of a floating-point output."""
+    seed: int = 0
+    ranges: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: _NONE)
+    """Lowest and highest generated value by input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +43,8 @@ class Variant:
 
     model: str
     target: str
-    """Expanded name, such as "snapdragon-60"; "source" for a shipped source model."""
+    """Expanded name, such as "snapdragon-60", or "snapdragon-60-batch4" for one of several sizes of the model; "source"
+    for a shipped source model."""
     base_target: str
     """The target's name in the configuration, such as "snapdragon"."""
     source: Path
@@ -42,6 +58,16 @@ class Variant:
     session_options: Mapping[str, str] = field(default_factory=lambda: _NONE)
     free_dimensions: Mapping[str, int] = field(default_factory=lambda: _NONE)
     free_dimension_denotations: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NONE)
+    """Sizes by input and axis; -1 where the model's own dimension stays."""
+    prepare: tuple[str, ...] = ()
+    """Steps of model preparation, in order."""
+    calibration: Path | None = None
+    """The .npz file of inputs that quantising reads."""
+    min_coverage: float | None = None
+    """Share of source nodes that must end up in EPContext nodes."""
+    check: CheckPlan | None = None
+    """The comparison with the CPU EP that a generation must have passed."""
     embed: bool = False
     optimization: str
     """Graph optimisation level of the compile: disable-all, basic, extended, all."""

@@ -26,9 +26,9 @@ from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.probing import ep_version
 from hatch_epctx.worker.protocol import CONTEXT_NAME, MODEL_NAME, SOURCE_NAME, WEIGHTS_NAME, Artifact, Result
 from hatch_epctx.worker.rewriting import ContentNames, normalise_locations, rename_references, restore_metadata
-from hatch_epctx.worker.scanning import LIMIT, Source, parse, read_source
+from hatch_epctx.worker.scanning import LIMIT, Source, facts, parse, read_source
 from hatch_epctx.worker.session import Ep, level, open_ep, session_options
-from hatch_epctx.worker.shapes import check_dimensions, check_static
+from hatch_epctx.worker.shapes import check_dimensions, check_static, set_input_shapes
 from hatch_epctx.worker.wording import describe
 
 if TYPE_CHECKING:
@@ -73,10 +73,15 @@ def prepare(job: Job) -> Source:
     """Read and check the source before an EP is touched, and clear the folder of outputs that are not this run's.
 
     Raises:
-        TaskError: invalid-model, compiled-source, external-data-escape, unknown-dimension, dynamic-shape, too-large.
+        TaskError: invalid-model, compiled-source, external-data-escape, unknown-dimension, unknown-input,
+            shape-conflict, dynamic-shape, too-large.
     """
     source = read_source(Path(MODEL_NAME))
-    check_dimensions(source.facts, job.get("free_dimensions", {}), job.get("free_dimension_denotations", {}))
+    names, denotations = job.get("free_dimensions", {}), job.get("free_dimension_denotations", {})
+    check_dimensions(source.facts, names, denotations)
+    shaped = set_input_shapes(source.model, job.get("input_shapes", {}), names, denotations)
+    if shaped:
+        source = Source(model=source.model, facts=facts(source.model))
     if job.get("needs_static_shapes"):
         check_static(job, source.facts, source.model)
     if job.get("embed") and weights_size(source) > LIMIT:
@@ -85,7 +90,7 @@ def prepare(job: Job) -> Source:
             f"the model's weights have {weights_size(source):,} bytes; what is embedded has to stay below {LIMIT:,}",
             remedy="Set embed = false for the target: the context binary then is a file of its own.",
         )
-    if normalise_locations(source.model):
+    if normalise_locations(source.model) or shaped:
         atomic_write(Path(MODEL_NAME), source.model.SerializeToString(deterministic=True), durable=False)
     # Neither ONNX Runtime nor the EPs mind a file that is there already: a stale one would pass for a result.
     for path in Path().glob(f"{CONTEXT_NAME.removesuffix('.onnx')}*"):

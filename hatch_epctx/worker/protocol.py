@@ -49,6 +49,8 @@ Reason = Literal[
     "no-node",
     "dynamic-shape",
     "unknown-dimension",
+    "unknown-input",
+    "shape-conflict",
     "compiled-source",
     "external-data-escape",
     "missing-ep",
@@ -66,6 +68,8 @@ Reason = Literal[
 no-node            the EP took no node of the model
 dynamic-shape      the EP needs static shapes and the model's inputs keep dynamic dims
 unknown-dimension  a free dimension that the model does not have
+unknown-input      a shape for an input that the model does not have
+shape-conflict     a shape that the model or a free dimension contradicts
 compiled-source    the source holds EPContext nodes already
 external-data-escape  external data outside the model's folder
 missing-ep         the EP's library cannot be imported or registered
@@ -107,6 +111,8 @@ class Job(TypedDict, total=False):
     session_options: dict[str, str]
     free_dimensions: dict[str, int]
     free_dimension_denotations: dict[str, int]
+    input_shapes: dict[str, list[int]]
+    """Sizes by input, -1 where the model's own dim stays; written into the graph before the compile."""
     optimization: str
     """disable-all, basic, extended, all: of the compile, or of the load for task load."""
     embed: bool

@@ -16,11 +16,11 @@ from hatch_epctx.worker.failure import TaskError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import ModelProto
+    from onnx import ModelProto, ValueInfoProto
 
     from hatch_epctx.worker.protocol import Job, ScannedModel, ValueInfo
 
-__all__ = ["check_dimensions", "check_static", "shape_fault"]
+__all__ = ["check_dimensions", "check_static", "set_input_shapes", "shape_fault"]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 
@@ -50,8 +50,89 @@ def _unknown(name: str, known: Sequence[str], key: str) -> TaskError:
     )
 
 
-def check_static(job: Job, scanned: ScannedModel, model: ModelProto) -> None:
-    """Refuse inputs that stay dynamic after the overrides, for an EP that needs static shapes.
+def set_input_shapes(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], names: Mapping[str, int], denotations: Mapping[str, int]
+) -> bool:
+    """Write sizes into the graph's inputs, by input and axis; return whether anything changed.
+
+    This reaches dims that no override does: those without a name, those written as -1, and several that share one
+    name. Only the given axis changes: another dim of the same name stays as it is.
+
+    Args:
+        model: the model; its inputs are changed in place.
+        shapes: sizes by input, -1 where the model's own dim stays.
+        names: free dimensions by name, which must not say otherwise.
+        denotations: free dimensions by denotation, likewise.
+
+    Raises:
+        TaskError: unknown-input, or shape-conflict where rank or a size is another one already.
+    """
+    own = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in own}
+    changed = False
+    for name, sizes in sorted(shapes.items()):
+        if name not in inputs:
+            remedy = f"{suggest(name, inputs)} Correct or remove {name!r} in input-shapes.".strip()
+            has = f"it has {', '.join(map(repr, inputs))}" if inputs else "it has none"
+            raise TaskError("unknown-input", f"the model has no input {name!r}; {has}", remedy=remedy)
+        changed |= _set_shape(inputs[name], sizes, names, denotations)
+    return changed
+
+
+def _set_shape(
+    value: ValueInfoProto, sizes: Sequence[int], names: Mapping[str, int], denotations: Mapping[str, int]
+) -> bool:
+    if value.type.WhichOneof("value") != "tensor_type":
+        raise _conflict(value.name, "is no tensor", "Remove it from input-shapes.")
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        tensor.shape.SetInParent()
+        for _ in sizes:
+            tensor.shape.dim.add()
+    if len(tensor.shape.dim) != len(sizes):
+        raise _conflict(
+            value.name,
+            f"has {len(tensor.shape.dim)} dims, and input-shapes gives {len(sizes)}",
+            "Give one size for each dim, -1 for one that stays as it is.",
+        )
+    changed = False
+    for axis, (dim, size) in enumerate(zip(tensor.shape.dim, sizes, strict=True)):
+        if size == -1:
+            continue
+        fixed = dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else None
+        other = next(
+            (
+                found
+                for found in (fixed, names.get(dim.dim_param), denotations.get(dim.denotation))
+                if found is not None
+            ),
+            size,
+        )
+        if other != size:
+            where = "the model" if fixed is not None else "free-dimensions"
+            raise _conflict(
+                value.name,
+                f"has size {other} on axis {axis} by {where}, and input-shapes gives {size}",
+                "Make them say the same.",
+            )
+        if fixed is None:
+            dim.dim_value = size
+            changed = True
+    return changed
+
+
+def _conflict(name: str, found: str, remedy: str) -> TaskError:
+    return TaskError("shape-conflict", f"input {name!r} {found}", remedy=remedy)
+
+
+def check_static(job: Job, scanned: ScannedModel, model: ModelProto, *, what: str = "") -> None:
+    """Refuse inputs that stay dynamic after the overrides.
+
+    Args:
+        job: its free dimensions count.
+        scanned: facts of the model, input-shapes applied.
+        model: the model.
+        what: who needs static shapes; the job's EP when empty.
 
     Raises:
         TaskError: dynamic-shape, naming input and dims and the TOML line that makes them static.
@@ -59,44 +140,55 @@ def check_static(job: Job, scanned: ScannedModel, model: ModelProto) -> None:
     given = job.get("free_dimensions", {})
     by_denotation = _denoted(model, job.get("free_dimension_denotations", {}))
     findings: list[str] = []
-    unnamed: list[str] = []
-    names: dict[str, int] = {}
+    by_name: list[str] = []
+    by_input: dict[str, list[int]] = {}
     for value in scanned["inputs"]:
-        if value["shape"] is None:
+        shape = value["shape"]
+        if shape is None:
             findings.append(f"input {value['name']!r} has no known rank")
-            unnamed.append(f"{value['name']!r}")
+            by_input[value["name"]] = []
             continue
-        dims: list[str] = []
-        for axis, dim in enumerate(value["shape"]):
-            if isinstance(dim, int) or dim in given or (value["name"], axis) in by_denotation:
-                continue
-            dims.append(f"{dim!r} (axis {axis})" if dim is not None else f"axis {axis} (no name)")
-            if dim is None:
-                unnamed.append(f"axis {axis} of {value['name']!r}")
-            else:
-                names[dim] = 1
-        if dims:
-            findings.append(f"input {value['name']!r} keeps dynamic dims: {', '.join(dims)}")
+        known = {axis: _size(dim, axis, value["name"], given, by_denotation) for axis, dim in enumerate(shape)}
+        open_dims = [axis for axis, size in known.items() if size is None]
+        if not open_dims:
+            continue
+        said = ", ".join(
+            f"{shape[axis]!r} (axis {axis})" if shape[axis] else f"axis {axis} (no name)" for axis in open_dims
+        )
+        findings.append(f"input {value['name']!r} keeps dynamic dims: {said}")
+        if all(shape[axis] and shape.count(shape[axis]) == 1 for axis in open_dims):
+            by_name += [str(shape[axis]) for axis in open_dims]
+        else:
+            by_input[value["name"]] = [size or 1 for size in known.values()]
     if findings:
         raise TaskError(
             "dynamic-shape",
-            f"{job['ep']} needs static shapes; {'; '.join(findings)}",
-            remedy=_static_remedy({**given, **names} if names else {}, unnamed),
+            f"{what or job['ep']} needs static shapes; {'; '.join(findings)}",
+            remedy=_static_remedy({**given, **dict.fromkeys(by_name, 1)} if by_name else {}, by_input),
         )
 
 
-def _static_remedy(line: Mapping[str, int], unnamed: Sequence[str]) -> str:
-    sentences = []
-    if line:
-        table = ", ".join(f"{_toml_key(name)} = {size}" for name, size in line.items())
-        sentences.append(
-            f"Write under the model: free-dimensions = {{ {table} }} (with the sizes you need in place of 1)."
-        )
-    if unnamed:
-        sentences.append(
-            f"Export the model with a fixed size for {', '.join(unnamed)}: what has no name cannot be overridden."
-        )
-    return " ".join(sentences)
+def _size(
+    dim: int | str | None, axis: int, name: str, given: Mapping[str, int], denoted: Mapping[tuple[str, int], int]
+) -> int | None:
+    """The size of a dim after the overrides, None where it stays open."""
+    if isinstance(dim, int):
+        return dim
+    named = None if dim is None else given.get(dim)
+    return denoted.get((name, axis)) if named is None else named
+
+
+def _static_remedy(names: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> str:
+    """The lines to write: free dimensions for what has a name of its own, whole shapes for the rest."""
+    lines = []
+    if names:
+        table = ", ".join(f"{_toml_key(name)} = {size}" for name, size in names.items())
+        lines.append(f"free-dimensions = {{ {table} }}")
+    if inputs:
+        # Of an input without a known rank nothing is known: a picture's shape stands for it.
+        table = ", ".join(f"{_toml_key(name)} = {list(sizes or (1, 3, 224, 224))}" for name, sizes in inputs.items())
+        lines.append(f"input-shapes = {{ {table} }}")
+    return f"Write under the model: {' and '.join(lines)} (with the sizes you need in place of 1)."
 
 
 def _toml_key(name: str) -> str:
