@@ -17,6 +17,7 @@ from worker_support import QNN, compiled, load, put, refused, stub
 from hatch_epctx.config import expand, load_settings
 from hatch_epctx.config.project import tomllib
 from hatch_epctx.errors import ConfigError
+from hatch_epctx.manifest import read_manifest
 from hatch_epctx.worker import graphs
 
 if TYPE_CHECKING:
@@ -200,8 +201,9 @@ def test_points_are_selected_by_target_or_by_their_own_name(targets: str, count:
         (
             '[models.a]\nsource = "a.onnx"\nmatrix = { "?" = [1, 2] }\n' + TARGETS,
             (
-                "tool.epctx.models.a.matrix.\"?\": no name can be made of '?'; expected a dimension whose name has a letter "
-                "or digit. Give the dimension a name in the model, or declare a model for each size with input-shapes."
+                "tool.epctx.models.a.matrix.\"?\": no name can be made of '?'; expected a dimension whose name has a "
+                "letter or digit. Give the dimension a name in the model, or declare a model for each size with "
+                "input-shapes."
             ),
         ),
         (
@@ -222,8 +224,8 @@ def test_points_are_selected_by_target_or_by_their_own_name(targets: str, count:
         (
             '[models.a]\nsource = "a.onnx"\ninput-shapes = { x = [0, 3] }\n[targets.t]\nep = "openvino"\n',
             (
-                "tool.epctx.models.a.input-shapes.x: found the size 0; expected sizes of at least 1, or -1 for one that "
-                "stays as it is"
+                "tool.epctx.models.a.input-shapes.x: found the size 0; expected sizes of at least 1, or -1 for one "
+                "that stays as it is"
             ),
         ),
     ],
@@ -246,14 +248,14 @@ def test_two_sizes_of_one_model_are_variants_of_one_package(factory: Factory, tm
     shapes = 'source = "models/detector.onnx"\nmatrix = { batch = [1, 4] }\n'
     (tree.root / "pyproject.toml").write_text(text.replace('source = "models/detector.onnx"\n', shapes))
     epctx("build", "--out", tmp_path / "out", "-q", cwd=tree.root)
-    found = epctx("inspect", tmp_path / "out", "--json").json["packages"][0]["variants"]
-    assert [row["variant"] for row in found] == [
-        "detector.intel-cpu-batch1",
-        "detector.intel-cpu-batch4",
-        "detector.snapdragon-60-batch1",
-        "detector.snapdragon-60-batch4",
-    ]
-    assert [row["options"]["free_dimensions"] for row in found] == [{"batch": 1}, {"batch": 4}] * 2
+    (component,) = read_manifest((tmp_path / "out/manifest.json").read_bytes()).components
+    found = {variant.name: variant.facts.options["free_dimensions"] for variant in component.variants if variant.facts}
+    assert found == {
+        "intel-cpu-batch1": {"batch": 1},
+        "intel-cpu-batch4": {"batch": 4},
+        "snapdragon-60-batch1": {"batch": 1},
+        "snapdragon-60-batch4": {"batch": 4},
+    }
     code = (
         "import sys, numpy as np; from hatch_epctx import runtime\n"
         "package = runtime.open(sys.argv[1])\n"
