@@ -1,0 +1,14 @@
+"""One compile, and everything else for which a fresh worker process is started.
+
+| module | what it holds |
+|---|---|
+| `jobs` | what a worker is told |
+| `outcomes` | starting a worker; its success, or the error that its failure is |
+| `looking` | facts of ONNX files, devices of EPs, new names for a model's files |
+| `making` | a variant's compile and the load check of what came out |
+"""
+
+from hatch_epctx.compile.looking import describe, probe, rename_references, scan
+from hatch_epctx.compile.making import Compiled, compile_variant
+
+__all__ = ["Compiled", "compile_variant", "describe", "probe", "rename_references", "scan"]

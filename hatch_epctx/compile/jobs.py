@@ -1,0 +1,50 @@
+"""Jobs for workers: what is told of a task, an EP and a variant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hatch_epctx.source import copy_name
+from hatch_epctx.worker.protocol import FORMAT, MODEL_NAME, Job
+
+if TYPE_CHECKING:
+    from hatch_epctx.config import Variant
+    from hatch_epctx.providers import Provider
+
+__all__ = ["base_job", "compile_job", "ep_fields"]
+
+
+def base_job(task: Any) -> Job:
+    """A task without an EP of its own."""
+    return {"format": FORMAT, "task": task, "procedure": "hatch_epctx.worker.procedure"}
+
+
+def ep_fields(provider: Provider, device: str) -> Job:
+    """What every job says of its EP."""
+    return {
+        "procedure": provider.procedure,
+        "ep": provider.names[0],
+        "sources": list(provider.names),
+        "module": provider.module,
+        "device": device,
+        "offline": provider.offline,
+        "needs_static_shapes": provider.needs_static_shapes,
+    }
+
+
+def compile_job(variant: Variant) -> Job:
+    """The compile of a variant, or the packing of a shipped source."""
+    return {
+        **base_job("source" if variant.is_source else "compile"),
+        **ep_fields(variant.provider, variant.device),
+        "provider_options": {
+            option.name: copy_name(option) if option.is_path else option.text for option in variant.provider_options
+        },
+        "session_options": dict(variant.session_options),
+        "free_dimensions": dict(variant.free_dimensions),
+        "free_dimension_denotations": dict(variant.free_dimension_denotations),
+        "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
+        "optimization": variant.optimization,
+        "embed": variant.embed,
+        "model": MODEL_NAME,
+    }
