@@ -64,7 +64,7 @@ class Change:
 def _shown(value: Any) -> str:
     if value is None:
         return "(none)"
-    return value if isinstance(value, str) else rfc8785.dumps(value).decode()
+    return value if isinstance(value, str) else _text(value)
 
 
 def canonical(document: Mapping[str, Any]) -> bytes:
@@ -136,15 +136,21 @@ def _options(options: tuple[OptionValue, ...], digests: Mapping[str, str]) -> di
 def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
     """Fields in which two documents differ, sorted by dotted name.
 
-    Lists whose members have a `location` are compared by it, so that one changed weights file shows as itself.
+    Lists whose members have a `location` are compared by it, so that one changed weights file shows as itself. A field
+    that is null counts as one that is not there.
     """
     before, after = dict(_flatten(old)), dict(_flatten(new))
     fields = sorted(before.keys() | after.keys())
     return tuple(
         Change(field=field, old=before.get(field), new=after.get(field))
         for field in fields
-        if before.get(field) != after.get(field)
+        if _text(before.get(field)) != _text(after.get(field))
     )
+
+
+def _text(value: Any) -> str:
+    """What tells two values apart: for Python, true is 1."""
+    return rfc8785.dumps(value).decode()
 
 
 def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

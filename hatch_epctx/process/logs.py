@@ -36,7 +36,7 @@ def log_tail(path: Path, folder: Path) -> str:
     except OSError:
         return ""
     lines = [_clean(line) for line in text.split("\n")]
-    if size > _BYTES:
+    if size > _BYTES and len(lines) > 1:
         del lines[0]  # begins anywhere
     shown = "\n".join([line for line in lines if line.strip()][-LINES:])
     for place in sorted({str(folder), str(folder.resolve())}, key=len, reverse=True):
