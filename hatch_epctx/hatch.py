@@ -62,8 +62,7 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         from hatch_epctx.wheel import add_package
 
         with built, _PlainErrors(self):
-            plan = add_package(built, Path(artifact_path), version=self.metadata.version)
-            if not plan.files:
+            if add_package(built, Path(artifact_path), version=self.metadata.version) is None:
                 self._warn("every variant was skipped: the wheel holds no compiled models")
 
     def _environment(self) -> Environment:

@@ -40,7 +40,7 @@ def folder_in_wheel(package: str) -> str:
     return f"{package.replace('.', '/')}/{FOLDER_NAME}/"
 
 
-def write_package(built: Build, out: Path, *, version: str) -> FolderPlan:
+def write_package(built: Build, out: Path, *, version: str) -> FolderPlan | None:
     """Write the package folder of `built` into the new or empty folder `out`.
 
     Args:
@@ -48,30 +48,39 @@ def write_package(built: Build, out: Path, *, version: str) -> FolderPlan:
         out: the folder to fill.
         version: of the project, for the manifest.
 
+    Returns:
+        What was written; None where every variant was skipped: nothing was.
+
     Raises:
         VerificationError: names clash, or a file is not what its record says.
         StoreError: the folder holds something, or cannot be written.
     """
-    package = built.project.settings.package
-    return write_folder(out, package_name=package, package_version=version, models=model_contents(built))
+    package, models = built.project.settings.package, model_contents(built)
+    if not models:
+        return None
+    return write_folder(out, package_name=package, package_version=version, models=models)
 
 
-def add_package(built: Build, wheel: Path, *, version: str) -> FolderPlan:
+def add_package(built: Build, wheel: Path, *, version: str) -> FolderPlan | None:
     """Add the package folder of `built` to the finished wheel at `wheel`, in one streaming pass.
 
     Whatever the wheel holds below that folder already (leavings of an earlier build in the source tree) is dropped:
-    a target that was renamed must not live on. A build in which every variant was skipped adds nothing.
+    a target that was renamed must not live on.
+
+    Returns:
+        What was added; None where every variant was skipped: the wheel stays as it is.
 
     Raises:
         VerificationError: names clash, a file is not what its record says, or the wheel is damaged.
         StoreError: the wheel cannot be written.
     """
-    settings = built.project.settings
-    plan = plan_folder(package_name=settings.package, package_version=version, models=model_contents(built))
+    settings, models = built.project.settings, model_contents(built)
+    if not models:
+        return None
+    plan = plan_folder(package_name=settings.package, package_version=version, models=models)
     base = folder_in_wheel(settings.package)
     entries = [WheelEntry(name=base + file.name, source=file.path, digest=file.digest) for file in plan.files]
-    if entries:
-        entries.append(WheelEntry(name=base + MANIFEST_NAME, source=plan.manifest_bytes))
+    entries.append(WheelEntry(name=base + MANIFEST_NAME, source=plan.manifest_bytes))
     add_files(wheel, entries, compression=settings.wheel.compression, owned=base.rstrip("/"))
     return plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import emit_json, say, size, table
+from hatch_epctx.cli.output import complain, emit_json, say, size, table
 from hatch_epctx.cli.projects import described, open_pipeline
 from hatch_epctx.wheel import write_package
 
@@ -26,8 +26,10 @@ def build(options: Namespace) -> int:
             _print(built)
         built.raise_for_failures()
         if options.out is not None:
-            write_package(built, options.out, version=pipeline.project.version)
-            if not options.json:
+            written = write_package(built, options.out, version=pipeline.project.version)
+            if written is None:
+                complain(f"warning: every variant was skipped: {options.out} was not written")
+            elif not options.json:
                 say(f"wrote {options.out}")
     return 0
 
