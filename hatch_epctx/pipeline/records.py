@@ -96,7 +96,11 @@ class Build:
 
 
 def raise_all(errors: Sequence[EpctxError], scope: str) -> None:
-    """Raise the one error, or one of the first one's class that shows them all; nothing when there is none."""
+    """Raise the one error, or one of the first one's class that shows them all; nothing when there is none.
+
+    What several variants meet alike, such as a missing EP, is said once.
+    """
+    errors = list({str(error): error for error in errors}.values())
     if len(errors) == 1:
         raise errors[0]
     if errors:
