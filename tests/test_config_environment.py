@@ -110,4 +110,4 @@ def test_every_variable_is_read_or_refused() -> None:
     refused = {name for name in UNAVAILABLE if name.startswith("EPCTX_")}
     assert not read & refused
     remote = {name for name in VARIABLES if name.startswith("EPCTX_REMOTE_")} - {"EPCTX_REMOTE_CACHE"}
-    assert read | refused | remote | {"EPCTX_TRACE_WORKERS"} == set(VARIABLES)
+    assert read | refused | remote | {"EPCTX_TRACE_WORKERS", "EPCTX_PREFER"} == set(VARIABLES)

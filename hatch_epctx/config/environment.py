@@ -42,12 +42,14 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
         "EPCTX_REMOTE_TIMEOUT": "Seconds of one call to the remote cache.",
         "EPCTX_REMOTE_CONNECTIONS": "Calls to the remote cache at one time.",
         "EPCTX_REMOTE_MAX_SIZE": "Bytes of one entry of the remote cache.",
+        "EPCTX_PREFER": "At run time: the user's order of EPs, devices and variants, over the application's.",
         "EPCTX_LOG": "How much is said: debug, info or warning.",
         "EPCTX_TRACE_WORKERS": "A file that gets one line for each worker process started, for debugging.",
         "EPCTX_KEEP_STAGING": "1: keep the folder of a failed compile, to look inside.",
     }
 )
-"""Every variable and what it does; `*` stands for the rest of a name. `remote` reads those of the remote cache."""
+"""Every variable and what it does; `*` stands for the rest of a name. `remote` reads those of the remote cache,
+`runtime` the one that orders variants."""
 
 _TESTS = "EPCTX_TEST"
 """Prefix of the variables that only this project's own tests set."""

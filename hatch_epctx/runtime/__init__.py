@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Package", "Rejection", "explain", "open"]
 
 
-def open(name_or_path: str | PathLike[str]) -> Package:  # noqa: A001  # reads as runtime.open()
+def open(*names_or_paths: str | PathLike[str]) -> Package:  # noqa: A001  # reads as runtime.open()
     """Open the package folder of an installed import package, or the one at a path.
 
+    A package that is opened by its import name brings its companions along: installed distributions that carry
+    further variants of it (see `folders`).
+
     Args:
-        name_or_path: an import name such as "acme_vision" or "acme.vision" (not imported, only found; editable
+        *names_or_paths: an import name such as "acme_vision" or "acme.vision" (not imported, only found; editable
             installs too), or the path of a package folder, of the folder that holds one as ``_epctx``, or of its
-            manifest.json. Text that could be both is an import name first.
+            manifest.json. Text that could be both is an import name first. Several are one package: their models
+            together, and for a model that several have the variants of all, the first one's first.
 
     Raises:
         LookupFailure: there is no such package or folder, or it holds no manifest.
@@ -39,7 +43,7 @@ def open(name_or_path: str | PathLike[str]) -> Package:  # noqa: A001  # reads a
     """
     from hatch_epctx.runtime.package import Package
 
-    return Package.open(name_or_path)
+    return Package.open(*names_or_paths)
 
 
 def explain(session: InferenceSession) -> Choice:

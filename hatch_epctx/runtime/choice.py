@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -11,21 +11,36 @@ if TYPE_CHECKING:
 
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtEpDevice
 
-__all__ = ["Choice", "Rejection", "listing"]
+__all__ = ["REASONS", "Choice", "Rejection", "listing"]
+
+REASONS: Final = (
+    "not-asked",
+    "excluded",
+    "version-mismatch",
+    "unverifiable",
+    "missing-ep",
+    "ep-not-loadable",
+    "no-device",
+    "incompatible",
+    "sdk-mismatch",
+    "soc-mismatch",
+    "creation-failed",
+    "silent-fallback",
+)
+"""Why a variant was rejected, in the order in which it is looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """One candidate and the first reason it was rejected.
-
-    Reasons: not-asked, missing-ep, ep-not-loadable, no-device, incompatible, sdk-mismatch, soc-mismatch,
-    unverifiable, creation-failed, silent-fallback.
-    """
+    """One candidate and the first reason it was rejected."""
 
     variant: str
     reason: str
+    """One of `REASONS`: stable, for programs."""
     text: str
     """One sentence part for people."""
+    package: str = ""
+    """The package that brings the variant, where it is not the one that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +61,8 @@ class Choice:
     """Likewise."""
     rejected: tuple[Rejection, ...]
     """Candidates that do not fit, each with its first reason; the ones that were not reached are not among them."""
+    package: str = ""
+    """The package that brings the variant: the one that was opened, or a companion of it."""
     fallback: bool = False
     """The source model on the CPU, because no compiled variant could be used."""
     note: str = ""
@@ -57,4 +74,7 @@ class Choice:
 
 def listing(rejected: Iterable[Rejection]) -> str:
     """One line per rejection, for an error's detail."""
-    return "\n".join(f"  {rejection.variant}: {rejection.text}" for rejection in rejected)
+    return "\n".join(
+        f"  {rejection.variant}{f' of {rejection.package}' if rejection.package else ''}: {rejection.text}"
+        for rejection in rejected
+    )

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
 
-__all__ = ["locate"]
+__all__ = ["is_import_name", "locate"]
+
+
+def is_import_name(name_or_path: str | PathLike[str]) -> bool:
+    """Whether this is text that could be an import name; such text is one first, and then a path."""
+    return isinstance(name_or_path, str) and all(part.isidentifier() for part in name_or_path.split("."))
 
 
 def locate(name_or_path: str | PathLike[str]) -> Path:
@@ -25,9 +30,7 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
         LookupFailure: nothing was found; the message lists where it was looked for.
     """
     text = os.fspath(name_or_path)
-    if isinstance(name_or_path, str) and all(part.isidentifier() for part in text.split(".")):
-        return _by_name(text)
-    return _by_path(Path(text).absolute())
+    return _by_name(text) if is_import_name(name_or_path) else _by_path(Path(text).absolute())
 
 
 def _by_name(name: str) -> Path:

@@ -1,76 +1,65 @@
-"""An opened package folder, and the look-up in it."""
+"""An opened package, and the look-up in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING
 
-from hatch_epctx.errors import LookupFailure, VerificationError, suggest
-from hatch_epctx.files import read_bounded
-from hatch_epctx.manifest import MANIFEST_NAME, MAX_BYTES, Component, Manifest, read_manifest
-from hatch_epctx.runtime import plugins, sessions
+from hatch_epctx.errors import LookupFailure, suggest
+from hatch_epctx.runtime import sessions
 from hatch_epctx.runtime.choice import Choice, Rejection, listing
-from hatch_epctx.runtime.locate import locate
-from hatch_epctx.runtime.options import as_texts
-from hatch_epctx.runtime.selection import Candidate, Wish, candidates, remedies, source_of
-from hatch_epctx.runtime.verify import Verify, verify_files
+from hatch_epctx.runtime.folders import Folder, Held, open_package, variants_of
+from hatch_epctx.runtime.request import Fallback, Request, Verify, make_request
+from hatch_epctx.runtime.selection import Candidate, candidates, remedies, source_of
+from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from logging import Logger
     from os import PathLike
     from pathlib import Path
 
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
-    from onnxruntime.capi.onnxruntime_pybind11_state import SessionOptions
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtExecutionProviderDevicePolicy, SessionOptions
 
-__all__ = ["Fallback", "Package"]
+    from hatch_epctx.manifest import Manifest
 
-Fallback = Literal["error", "source", "compile"]
+__all__ = ["Package"]
 
 _NO_COMPILE = "session.disable_model_compile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Query:
-    """One call's arguments, checked."""
-
-    component: Component
-    wish: Wish
-    fallback: Fallback
-    verify: Verify
-    provider: Mapping[str, str]
-    entries: Mapping[str, str]
-
-
 class Package:
-    """The variants that one package folder holds. Immutable; safe to use from any number of threads.
+    """The variants that one or several package folders hold. Immutable; any number of threads may use it.
 
     Attributes:
-        path: the folder, absolute.
-        manifest: its content as read when it was opened.
+        folders: the package's own folder, then those of its companions and of further packages.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
-        self.manifest = manifest
+    def __init__(self, folders: tuple[Folder, ...]) -> None:
+        self.folders = folders
 
     @classmethod
-    def open(cls, name_or_path: str | PathLike[str]) -> Package:
+    def open(cls, *names_or_paths: str | PathLike[str]) -> Package:
         """See `runtime.open`."""
-        folder = locate(name_or_path)
-        file = folder / MANIFEST_NAME
-        try:
-            data = read_bounded(file, MAX_BYTES)
-        except OSError as error:
-            raise VerificationError(
-                f"cannot be read: {error.strerror or error}", where=str(file), reason="unreadable"
-            ) from error
-        return cls(folder, read_manifest(data, where=str(file)))
+        if not names_or_paths:
+            raise TypeError("open() needs a package")
+        return cls(tuple(folder for given in names_or_paths for folder in open_package(given)))
 
     def __repr__(self) -> str:
-        return f"<Package {self.name!r} {self.version} at {str(self.path)!r}>"
+        more = f" and {len(self.folders) - 1} more" if len(self.folders) > 1 else ""
+        return f"<Package {self.name!r} {self.version} at {str(self.path)!r}{more}>"
+
+    @property
+    def path(self) -> Path:
+        """The first folder, absolute."""
+        return self.folders[0].path
+
+    @property
+    def manifest(self) -> Manifest:
+        """The first folder's manifest, as read when it was opened."""
+        return self.folders[0].manifest
 
     @property
     def name(self) -> str:
@@ -84,16 +73,17 @@ class Package:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models, as declared."""
-        return tuple(component.name for component in self.manifest.components)
+        """Names of the models, as declared, each once."""
+        every = (component.name for folder in self.folders for component in folder.manifest.components)
+        return tuple(dict.fromkeys(every))
 
     def variants(self, model: str) -> tuple[str, ...]:
-        """Names of a model's variants, as declared.
+        """Names of a model's variants, as declared, each once.
 
         Raises:
             LookupFailure: there is no such model.
         """
-        return tuple(variant.name for variant in self._component(model).variants)
+        return tuple(dict.fromkeys(item.variant.name for item in self._held(model)))
 
     def lookup(
         self,
@@ -102,6 +92,7 @@ class Package:
         ep: str | None = None,
         device: str | None = None,
         variant: str | None = None,
+        prefer: str | Sequence[str] | OrtExecutionProviderDevicePolicy | None = None,
         fallback: Fallback = "source",
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
@@ -114,6 +105,9 @@ class Package:
             ep: take variants of this EP only, by short or registered name.
             device: take variants for this device only: cpu, gpu or npu.
             variant: take this variant only.
+            prefer: which of several goes first: a device policy such as "PREFER_NPU" or "MAX_EFFICIENCY", or EPs,
+                devices, variant names and globs, the most wanted first; "!qnn" rules out. The user's EPCTX_PREFER
+                goes over it. Without any: as declared.
             fallback: what to do when no compiled variant fits: "error"; "source", the shipped source model on the
                 CPU EP, with a warning in the log; "compile" is not available in this version.
             verify: check the chosen variant's files against their digests: "once" per file and machine, "always",
@@ -126,20 +120,23 @@ class Package:
             VerificationError: a file of the chosen variant is missing or not what the manifest says.
             ValueError, TypeError: an argument is none of the above.
         """
-        component = self._component(model)
-        _check_arguments(fallback, verify, device)
-        query = _Query(
-            component=component,
-            wish=self._wish(component, ep, device, variant, verify),
+        request = make_request(
+            self.name or str(self.path),
+            model,
+            self._held(model),
+            ep=ep,
+            device=device,
+            variant=variant,
+            prefer=prefer,
             fallback=fallback,
             verify=verify,
-            provider=as_texts(provider_options, "provider_options"),
-            entries=as_texts(session_options, "session_options"),
+            provider_options=provider_options,
+            session_options=session_options,
         )
         rejected: list[Rejection] = []
-        for choice in self._choices(query, rejected):
+        for choice in _choices(request, rejected):
             return choice
-        raise self._failure(query, rejected)
+        raise _failure(request, rejected)
 
     def session(
         self,
@@ -148,6 +145,7 @@ class Package:
         ep: str | None = None,
         device: str | None = None,
         variant: str | None = None,
+        prefer: str | Sequence[str] | OrtExecutionProviderDevicePolicy | None = None,
         fallback: Fallback = "source",
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
@@ -164,6 +162,7 @@ class Package:
             ep: EP.
             device: device.
             variant: variant.
+            prefer: which goes first.
             fallback: what to do when no compiled variant fits or opens.
             verify: when to check digests.
             provider_options: for the EP.
@@ -173,137 +172,96 @@ class Package:
         Raises:
             LookupFailure, VerificationError, ValueError, TypeError: as `lookup`.
         """
-        component = self._component(model)
-        _check_arguments(fallback, verify, device)
-        base, entries = _split(session_options)
-        query = _Query(
-            component=component,
-            wish=self._wish(component, ep, device, variant, verify),
+        request = make_request(
+            self.name or str(self.path),
+            model,
+            self._held(model),
+            ep=ep,
+            device=device,
+            variant=variant,
+            prefer=prefer,
             fallback=fallback,
             verify=verify,
-            provider=as_texts(provider_options, "provider_options"),
-            entries=entries,
+            provider_options=provider_options,
+            session_options=session_options,
         )
         rejected: list[Rejection] = []
-        for choice in self._choices(query, rejected):
+        for choice in _choices(request, rejected):
             try:
-                session = sessions.create(choice, base)
+                session = sessions.create(choice, request.base)
             except sessions.CreationFailed as failed:
                 rejected.append(failed.rejection)
-                if fallback == "error" or base is not None:
+                if request.fallback == "error" or request.base is not None:
                     break
                 _log().warning("%s: %s: the variant %s does not open: %s", self.name, model, choice.variant, failed)
                 continue
             sessions.remember(session, replace(choice, rejected=tuple(rejected)))
             return session
-        raise self._failure(query, rejected)
+        raise _failure(request, rejected)
 
-    def _component(self, model: str) -> Component:
-        for component in self.manifest.components:
-            if component.name == model:
-                return component
-        raise LookupFailure(
-            f"there is no model {model!r}",
-            where=self.name or str(self.path),
-            expected=f"one of {', '.join(self.models)}",
-            remedy=suggest(model, self.models),
-            reason="unknown-model",
-        )
-
-    def _wish(
-        self, component: Component, ep: str | None, device: str | None, variant: str | None, verify: Verify
-    ) -> Wish:
-        names = [known.name for known in component.variants]
-        if variant is not None and variant not in names:
+    def _held(self, model: str) -> tuple[Held, ...]:
+        held = variants_of(self.folders, model)
+        if not held:
             raise LookupFailure(
-                f"the model has no variant {variant!r}",
-                where=f"{self.name}.{component.name}",
-                expected=f"one of {', '.join(names)}",
-                remedy=suggest(variant, names),
-                reason="unknown-variant",
+                f"there is no model {model!r}",
+                where=self.name or str(self.path),
+                expected=f"one of {', '.join(self.models)}",
+                remedy=suggest(model, self.models),
+                reason="unknown-model",
             )
-        name = plugins.full_name(ep) if ep is not None else None
-        return Wish(ep=name, device=device, variant=variant, unverified=verify == "never")
-
-    def _choices(self, query: _Query, rejected: list[Rejection]) -> Iterator[Choice]:
-        """Verified choices, best first, the fallback last. `rejected` grows on the way, by the caller's hand too."""
-        plugins.import_onnxruntime()
-        variants = query.component.variants
-        fitting, against = candidates(variants, query.wish)
-        rejected.extend(against)
-        for candidate in fitting:
-            choice = self._choice(query, candidate, rejected)
-            if candidate.differences:
-                _log().info("%s: %s: %s: %s", self.name, choice.model, choice.variant, candidate.differences)
-            yield choice
-        source = source_of(variants)
-        tried = {candidate.variant.name for candidate in fitting}
-        if query.fallback != "source" or source is None or source.variant.name in tried:
-            return
-        choice = self._choice(replace(query, provider={}), source, rejected)
-        _log().warning("%s: %s: using the source model on the CPU:\n%s", self.name, choice.model, listing(rejected))
-        yield replace(choice, fallback=True)
-
-    def _choice(self, query: _Query, candidate: Candidate, rejected: list[Rejection]) -> Choice:
-        variant = candidate.variant
-        if variant.facts is not None:
-            verify_files(self.path, variant.facts.artifacts, query.verify)
-        compiled = variant.facts is None or variant.facts.kind == "compiled"
-        guard = {_NO_COMPILE: "1"} if compiled else {}
-        return Choice(
-            model=query.component.name,
-            variant=variant.name,
-            ep=variant.ep,
-            device=candidate.device,
-            path=self.path / variant.model_file,
-            provider_options=MappingProxyType({**variant.provider_options, **query.provider}),
-            session_options=MappingProxyType({**guard, **variant.session_options, **query.entries}),
-            rejected=tuple(rejected),
-            note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
-            ep_device=candidate.ep_device,
-        )
-
-    def _failure(self, query: _Query, rejected: list[Rejection]) -> LookupFailure:
-        variants = query.component.variants
-        remedy = remedies(variants, rejected)
-        if query.fallback == "source" and source_of(variants) is None:
-            remedy += f"{' ' if remedy else ''}The package ships no source model to fall back on (ship-source)."
-        return LookupFailure(
-            "no variant can be used on this machine",
-            where=f"{self.name}.{query.component.name}",
-            remedy=remedy,
-            reason=rejected[0].reason if len({r.reason for r in rejected}) == 1 else "no-variant",
-            detail=listing(rejected),
-        )
+        return held
 
 
-def _check_arguments(fallback: str, verify: str, device: str | None) -> None:
-    words = {"fallback": (fallback, get_args(Fallback)), "verify": (verify, get_args(Verify))}
-    words["device"] = (device or "cpu", ("cpu", "gpu", "npu"))
-    for name, (value, known) in words.items():
-        if value not in known:
-            raise ValueError(f"{name}={value!r}; expected one of {', '.join(known)}")
-    if fallback == "compile":
-        raise LookupFailure(
-            "fallback='compile' is not available in this version",
-            remedy="Use 'source' and ship the source model, or 'error'.",
-            reason="not-available",
-        )
+def _choices(request: Request, rejected: list[Rejection]) -> Iterator[Choice]:
+    """Verified choices, best first, the fallback last. `rejected` grows on the way, by the caller's hand too."""
+    fitting, against = candidates(request.held, request.wish)
+    rejected.extend(against)
+    for candidate in fitting:
+        choice = _choice(request, candidate, rejected)
+        if candidate.differences:
+            _log().info("%s: %s: %s: %s", request.package, request.model, choice.variant, candidate.differences)
+        yield choice
+    source = source_of(request.held, request.wish.preference)
+    if request.fallback != "source" or source is None or any(c.variant is source.variant for c in fitting):
+        return
+    choice = _choice(replace(request, provider={}), source, rejected)
+    text = "%s: %s: using the source model on the CPU:\n%s"
+    _log().warning(text, request.package, request.model, listing(rejected))
+    yield replace(choice, fallback=True)
 
 
-def _split(options: Mapping[str, str] | SessionOptions | None) -> tuple[SessionOptions | None, dict[str, str]]:
-    """The caller's SessionOptions, or its entries."""
-    ort: Any = plugins.import_onnxruntime()
-    if not isinstance(options, ort.SessionOptions):
-        return None, as_texts(cast("Mapping[str, str] | None", options), "session_options")
-    if getattr(options, "has_providers", bool)():
-        raise LookupFailure(
-            "the given SessionOptions have providers already",
-            expected="none: the look-up adds the EP",
-            remedy="Choose by ep=, device= or variant=.",
-            reason="bad-option",
-        )
-    return options, {}
+def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -> Choice:
+    variant, folder = candidate.variant, candidate.folder
+    if variant.facts is not None:
+        verify_files(folder.path, variant.facts.artifacts, request.verify)
+    compiled = variant.facts is None or variant.facts.kind == "compiled"
+    guard = {_NO_COMPILE: "1"} if compiled else {}
+    return Choice(
+        model=request.model,
+        variant=variant.name,
+        ep=variant.ep,
+        device=candidate.device,
+        path=folder.path / variant.model_file,
+        provider_options=MappingProxyType({**variant.provider_options, **request.provider}),
+        session_options=MappingProxyType({**guard, **variant.session_options, **request.entries}),
+        rejected=tuple(rejected),
+        package=folder.package,
+        note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
+        ep_device=candidate.ep_device,
+    )
+
+
+def _failure(request: Request, rejected: list[Rejection]) -> LookupFailure:
+    remedy = remedies(request.held, rejected)
+    if request.fallback == "source" and source_of(request.held, request.wish.preference) is None:
+        remedy += f"{' ' if remedy else ''}The package ships no source model to fall back on (ship-source)."
+    return LookupFailure(
+        "no variant can be used on this machine",
+        where=f"{request.package}.{request.model}",
+        remedy=remedy,
+        reason=rejected[0].reason if len({r.reason for r in rejected}) == 1 else "no-variant",
+        detail=listing(rejected),
+    )
 
 
 def _log() -> Logger:

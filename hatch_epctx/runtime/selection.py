@@ -1,18 +1,20 @@
 """Which variants of a model fit this machine, in order of preference, and why the others do not.
 
-Order: variants on real hardware before simulated ones; EPs as the manifest first declares them; within one EP by the
-EP's own verdict; then as declared. ORT's model package ranks within one EP alone, in the same way.
+Order: what the user or the caller names first (see `preference`); variants on real hardware before simulated ones;
+device types as a policy has them; EPs as the manifest first declares them; within one EP by the EP's own verdict; then
+as declared, the package's own before its companions'. ORT's model package ranks within one EP alone, in the same way.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hatch_epctx.runtime import plugins
 from hatch_epctx.runtime.choice import Rejection
 from hatch_epctx.runtime.fit import Fit, device_type, fit
+from hatch_epctx.runtime.preference import Preference
 from hatch_epctx.runtime.versions import differences
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtEpDevice
 
     from hatch_epctx.manifest import Variant
+    from hatch_epctx.runtime.folders import Folder, Held
 
 __all__ = ["Candidate", "Wish", "candidates", "remedies", "source_of"]
 
@@ -38,6 +41,7 @@ class Wish:
     variant: str | None = None
     unverified: bool = False
     """Variants without digests will do."""
+    preference: Preference = field(default_factory=Preference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class Candidate:
     """A variant that may be tried, and the device that would run it."""
 
     variant: Variant
+    folder: Folder
     fit: Fit
     device: str
     ep_device: OrtEpDevice | None
@@ -59,37 +64,51 @@ class _Rejected(Exception):  # control flow inside this module
         self.text = text
 
 
-def candidates(variants: Iterable[Variant], wish: Wish) -> tuple[list[Candidate], list[Rejection]]:
+def candidates(held: Iterable[Held], wish: Wish) -> tuple[list[Candidate], list[Rejection]]:
     """Fitting variants, best first, and the rejected ones as declared. Source variants only where asked for."""
-    fitting: list[tuple[tuple[bool, int, int, int], Candidate]] = []
+    fitting: list[tuple[tuple[int | bool, ...], Candidate]] = []
     rejected: list[Rejection] = []
     order: dict[str, int] = {}
-    for index, variant in enumerate(variants):
-        rank = order.setdefault(variant.ep, len(order))
+    for index, item in enumerate(held):
+        rank = order.setdefault(item.variant.ep, len(order))
         try:
-            candidate = _judge(variant, wish)
+            candidate = _judge(item, wish)
         except _Rejected as no:
-            rejected.append(Rejection(variant=variant.name, reason=no.reason, text=no.text))
+            package = item.folder.companion
+            rejected.append(Rejection(variant=item.variant.name, reason=no.reason, text=no.text, package=package))
             continue
         if candidate is not None:
-            key = (candidate.fit.simulated, rank, -candidate.fit.score, index)
-            fitting.append((key, candidate))
-    fitting.sort(key=lambda item: item[0])
+            fitting.append(((*_preferred(candidate, wish.preference), rank, -candidate.fit.score, index), candidate))
+    fitting.sort(key=lambda ranked: ranked[0])
     return [candidate for _, candidate in fitting], rejected
 
 
-def source_of(variants: Iterable[Variant]) -> Candidate | None:
-    """The shipped source model, for the CPU EP."""
-    for variant in variants:
-        if _is_source(variant):
-            return Candidate(variant=variant, fit=Fit(), device="cpu", ep_device=None)
+def _preferred(candidate: Candidate, preference: Preference) -> tuple[int | bool, ...]:
+    """Ranks by what was wished for: named ones first, a simulator last, then by the policy's device types."""
+    variant = candidate.variant
+    named = preference.rank(variant.name, variant.ep, _devices(variant, candidate.device))
+    return named, candidate.fit.simulated, preference.policy_rank(candidate.device)
+
+
+def _devices(variant: Variant, device: str | None = None) -> set[str]:
+    """Device types that mean the variant: its target's, and that of the device which would run it."""
+    return {kind for kind in (_target_device(variant), device) if kind is not None}
+
+
+def source_of(held: Iterable[Held], preference: Preference) -> Candidate | None:
+    """The shipped source model, for the CPU EP, unless it is ruled out."""
+    for item in held:
+        variant = item.variant
+        if _is_source(variant) and not item.folder.fault:
+            excluded = preference.excluded_by(variant.name, variant.ep, _devices(variant, "cpu"))
+            return None if excluded else _on_cpu(item)
     return None
 
 
-def remedies(variants: Iterable[Variant], rejected: Iterable[Rejection]) -> str:
+def remedies(held: Iterable[Held], rejected: Iterable[Rejection]) -> str:
     """The pip commands that would bring the EPs that are missing; empty when none is."""
     missing = {rejection.variant for rejection in rejected if rejection.reason == "missing-ep"}
-    commands = [_pip(variant) for variant in variants if variant.name in missing]
+    commands = [_pip(item.variant) for item in held if item.variant.name in missing]
     known = list(dict.fromkeys(command for command in commands if command))
     return f"Install an EP that it was compiled for: {' or '.join(known)}." if known else ""
 
@@ -98,19 +117,26 @@ def _is_source(variant: Variant) -> bool:
     return variant.facts is not None and variant.facts.kind == "source"
 
 
-def _judge(variant: Variant, wish: Wish) -> Candidate | None:
+def _on_cpu(item: Held) -> Candidate:
+    return Candidate(variant=item.variant, folder=item.folder, fit=Fit(), device="cpu", ep_device=None)
+
+
+def _judge(item: Held, wish: Wish) -> Candidate | None:
     """The candidate; None for a source variant that nobody asked for.
 
     Raises:
         _Rejected: the first reason against it.
     """
-    if _is_source(variant) and wish.variant != variant.name and wish.ep != variant.ep:
+    variant = item.variant
+    if _is_source(variant) and not _asks_for_source(variant, wish):
         return None
     _check_wish(variant, wish)
+    if item.folder.fault:
+        raise _Rejected("version-mismatch", item.folder.fault)
     if variant.facts is None and not wish.unverified:
         raise _Rejected("unverifiable", "records no digests (made by another tool); verify='never' opens it")
     if variant.ep == plugins.CPU:
-        return Candidate(variant=variant, fit=Fit(), device="cpu", ep_device=None)
+        return _on_cpu(item)
     plugin = plugins.known(variant.ep)
     try:
         found = plugins.devices(variant.ep)
@@ -120,15 +146,19 @@ def _judge(variant: Variant, wish: Wish) -> Candidate | None:
     verdict = fit(plugin, device, _compatibility(variant))
     if verdict.reason:
         raise _Rejected(verdict.reason, verdict.text)
-    kind = device_type(device) if device is not None else _target_device(variant) or "cpu"
     recorded = variant.facts.runtime if variant.facts else {}
     return Candidate(
         variant=variant,
+        folder=item.folder,
         fit=verdict,
-        device=kind,
+        device=device_type(device) if device is not None else _target_device(variant) or "cpu",
         ep_device=device,
         differences=differences(recorded, plugin, device),
     )
+
+
+def _asks_for_source(variant: Variant, wish: Wish) -> bool:
+    return wish.variant == variant.name or wish.ep == variant.ep or wish.preference.names(variant.name)
 
 
 def _check_wish(variant: Variant, wish: Wish) -> None:
@@ -139,6 +169,8 @@ def _check_wish(variant: Variant, wish: Wish) -> None:
     target = _target_device(variant)
     if wish.device is not None and target is not None and target != wish.device:
         raise _Rejected("not-asked", f"is for the device {target}; {wish.device} was asked for")
+    if word := wish.preference.excluded_by(variant.name, variant.ep, _devices(variant)):
+        raise _Rejected("excluded", f"is ruled out by {word}")
 
 
 def _target_device(variant: Variant) -> str | None:

@@ -1,0 +1,123 @@
+"""One call's arguments, checked: what is asked for, how strictly, and what goes over the manifest's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from hatch_epctx.errors import LookupFailure, suggest
+from hatch_epctx.runtime import plugins
+from hatch_epctx.runtime.options import as_texts
+from hatch_epctx.runtime.preference import preference
+from hatch_epctx.runtime.selection import Wish
+from hatch_epctx.runtime.verify import Verify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onnxruntime.capi.onnxruntime_pybind11_state import SessionOptions
+
+    from hatch_epctx.runtime.folders import Held
+
+__all__ = ["Fallback", "Request", "Verify", "make_request"]
+
+Fallback = Literal["error", "source", "compile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What `Package.lookup` and `Package.session` were called with."""
+
+    package: str
+    model: str
+    held: tuple[Held, ...]
+    wish: Wish
+    fallback: Fallback
+    verify: Verify
+    provider: Mapping[str, str]
+    entries: Mapping[str, str]
+    base: SessionOptions | None = None
+    """The caller's own SessionOptions, changed by the first attempt."""
+
+
+def make_request(
+    package: str,
+    model: str,
+    held: tuple[Held, ...],
+    *,
+    ep: str | None,
+    device: str | None,
+    variant: str | None,
+    prefer: object,
+    fallback: str,
+    verify: str,
+    provider_options: Mapping[str, str] | None,
+    session_options: Mapping[str, str] | SessionOptions | None,
+) -> Request:
+    """Check a call's arguments.
+
+    Raises:
+        LookupFailure: no such variant, an option of the caller's that cannot be, or something that is not available.
+        ValueError, TypeError: an argument is none of its kind.
+    """
+    _check_words(fallback=(fallback, get_args(Fallback)), verify=(verify, get_args(Verify)))
+    if device is not None:
+        _check_words(device=(device, ("cpu", "gpu", "npu")))
+    if fallback == "compile":
+        raise LookupFailure(
+            "fallback='compile' is not available in this version",
+            remedy="Use 'source' and ship the source model, or 'error'.",
+            reason="not-available",
+        )
+    _check_variant(variant, held, f"{package}.{model}")
+    base, entries = _split(session_options)
+    return Request(
+        package=package,
+        model=model,
+        held=held,
+        wish=Wish(
+            ep=plugins.full_name(ep) if ep is not None else None,
+            device=device,
+            variant=variant,
+            unverified=verify == "never",
+            preference=preference(prefer),
+        ),
+        fallback=cast("Fallback", fallback),
+        verify=cast("Verify", verify),
+        provider=as_texts(provider_options, "provider_options"),
+        entries=entries,
+        base=base,
+    )
+
+
+def _check_words(**words: tuple[str, tuple[str, ...]]) -> None:
+    for name, (value, known) in words.items():
+        if value not in known:
+            raise ValueError(f"{name}={value!r}; expected one of {', '.join(known)}")
+
+
+def _check_variant(variant: str | None, held: tuple[Held, ...], where: str) -> None:
+    names = list(dict.fromkeys(item.variant.name for item in held))
+    if variant is not None and variant not in names:
+        raise LookupFailure(
+            f"the model has no variant {variant!r}",
+            where=where,
+            expected=f"one of {', '.join(names)}",
+            remedy=suggest(variant, names),
+            reason="unknown-variant",
+        )
+
+
+def _split(options: Mapping[str, str] | SessionOptions | None) -> tuple[SessionOptions | None, dict[str, str]]:
+    """The caller's SessionOptions, or its entries."""
+    ort: Any = plugins.import_onnxruntime()
+    if not isinstance(options, ort.SessionOptions):
+        return None, as_texts(cast("Mapping[str, str] | None", options), "session_options")
+    if getattr(options, "has_providers", bool)():
+        raise LookupFailure(
+            "the given SessionOptions have providers already",
+            expected="none: the look-up adds the EP",
+            remedy="Choose by ep=, device= or variant=.",
+            reason="bad-option",
+        )
+    return options, {}
