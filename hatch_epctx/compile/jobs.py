@@ -46,5 +46,7 @@ def compile_job(variant: Variant) -> Job:
         "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
         "optimization": variant.optimization,
         "embed": variant.embed,
+        "want_coverage": True,
+        "left_pattern": variant.provider.left_pattern,
         "model": MODEL_NAME,
     }

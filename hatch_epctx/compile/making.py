@@ -34,6 +34,7 @@ _FACTS = (
     "context_nodes",
     "nodes_left",
     "coverage",
+    "left",
     "metadata_lost",
     "ep_version",
     "onnxruntime",
