@@ -17,7 +17,7 @@ from hatch_epctx.folder import (
     plan_folder,
     write_folder,
 )
-from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
+from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, ROLES
 from hatch_epctx.wheelfile import Entry as WheelEntry
 from hatch_epctx.wheelfile import add_files
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_package", "folder_in_wheel", "model_contents", "write_package"]
 
-_COVERAGE: Final = ("context_nodes", "nodes_left", "coverage")
+_COVERAGE: Final = ("context_nodes", "nodes_left", "coverage", "left")
 _SIGNATURE: Final = ("inputs", "outputs")
 
 
@@ -102,6 +102,7 @@ def _content(entry: Entry) -> VariantContent:
     files = tuple(
         ContentFile(path=generation.file(item), size=item.size, digest=item.digest, role=item.role)
         for item in record.artifacts
+        if item.role in ROLES
     )
     provider = variant.provider
     document = identity.document
@@ -120,6 +121,7 @@ def _content(entry: Entry) -> VariantContent:
         options=_options(variant),
         toolchain=document["toolchain"],
         coverage={name: record.result[name] for name in _COVERAGE if name in record.result},
+        check=_check(entry.check or {}),
         runtime=_runtime(document["toolchain"]),
         signature={name: record.result[name] for name in _SIGNATURE if name in record.result},
     )
@@ -131,10 +133,40 @@ def _options(variant: Variant) -> dict[str, Any]:
         "embed": variant.embed,
         "free_dimensions": dict(variant.free_dimensions),
         "free_dimension_denotations": dict(variant.free_dimension_denotations),
+        "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
         "optimization": variant.optimization,
+        "prepare": list(variant.prepare),
         "provider_options": {option.name: _text(option) for option in variant.provider_options},
         "session_options": dict(variant.session_options),
     }
+
+
+def _check(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a check: outcome and figures with one digit.
+
+    More digits depend on the CPU that ran the source, and the same inputs are to give the same wheel everywhere.
+    """
+    if facts.get("outcome") != "passed":
+        return {name: facts[name] for name in ("outcome", "why") if name in facts}
+    outputs = {
+        output["name"]: {
+            "verdict": output["verdict"],
+            **{name: _one_digit(output[name]) for name in ("max_abs", "max_rel") if output[name] is not None},
+            **({"cosine": round(output["cosine"], 3)} if output["cosine"] is not None else {}),
+        }
+        for output in facts["outputs"]
+    }
+    return {
+        "outcome": facts["outcome"],
+        "generated": facts["generated"],
+        "samples": facts["samples"],
+        "simulated": facts["simulated"],
+        "outputs": outputs,
+    }
+
+
+def _one_digit(value: float) -> float:
+    return float(f"{value:.0e}")
 
 
 def _text(option: OptionValue) -> str:

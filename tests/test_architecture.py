@@ -21,7 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"config", "process"}),
     frozenset({"store", "toolchain"}),
     frozenset({"source", "remote"}),
-    frozenset({"identity", "compile"}),
+    frozenset({"identity", "compile", "findings"}),
     frozenset({"changes", "folder", "wheelfile", "sbom"}),
     frozenset({"pipeline"}),
     frozenset({"console", "wheel"}),

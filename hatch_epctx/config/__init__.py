@@ -14,11 +14,12 @@ from hatch_epctx.config.load import Machine, load_settings
 from hatch_epctx.config.models import Settings
 from hatch_epctx.config.project import Project, load_project, read_project, single_project
 from hatch_epctx.config.schema import schema
-from hatch_epctx.config.variant import Variant
+from hatch_epctx.config.variant import CheckPlan, Variant
 
 __all__ = [
     "UNAVAILABLE",
     "VARIABLES",
+    "CheckPlan",
     "ConfigErrors",
     "Environment",
     "InIdentity",

@@ -186,7 +186,8 @@ def _artifacts(value: Any, place: str) -> None:
     names = [item["path"] for item in value]
     if len(names) != len(set(names)):
         raise ValueError(f"{place} names a file twice")
-    if [item["role"] for item in value].count("model") != 1:
+    role = "prepared" if any(item["role"] == "prepared" for item in value) else "model"
+    if [item["role"] for item in value].count(role) != 1:
         raise ValueError(f"{place} holds not exactly one model")
 
 
@@ -224,6 +225,7 @@ _OWED: Final[Mapping[Task, tuple[str, ...]]] = {
     "source": _COMPILED,
     "load": ("providers",),
     "check": ("check",),
+    "prepare": ("artifacts",),
     "inspect": ("scan", "extra"),
     "rename": ("artifacts",),
 }

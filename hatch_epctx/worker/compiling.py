@@ -78,7 +78,8 @@ def prepare(job: Job) -> Source:
     """
     source = read_source(Path(MODEL_NAME))
     names, denotations = job.get("free_dimensions", {}), job.get("free_dimension_denotations", {})
-    check_dimensions(source.facts, names, denotations)
+    if not job.get("prepared"):
+        check_dimensions(source.facts, names, denotations)
     shaped = set_input_shapes(source.model, job.get("input_shapes", {}), names, denotations)
     if shaped:
         source = Source(model=source.model, facts=facts(source.model))

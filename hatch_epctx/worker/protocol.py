@@ -11,12 +11,14 @@ import json
 from typing import Any, Final, Literal, TypedDict
 
 __all__ = [
+    "CALIBRATION_NAME",
     "CONTEXT_NAME",
     "FORMAT",
     "INPUTS_NAME",
     "JOB_NAME",
     "LOG_NAME",
     "MODEL_NAME",
+    "PREPARED_NAME",
     "RESULT_NAME",
     "SOURCE_FOLDER",
     "SOURCE_NAME",
@@ -52,9 +54,13 @@ SOURCE_FOLDER: Final = "source"
 """Where the source lies in the folder of a check."""
 INPUTS_NAME: Final = "inputs.npz"
 """The file of a check's inputs."""
+CALIBRATION_NAME: Final = "calibration.npz"
+"""The file of inputs that quantising reads."""
+PREPARED_NAME: Final = "prepared.onnx"
+"""The prepared model as it is kept to be looked at."""
 
-Task = Literal["scan", "probe", "compile", "source", "load", "check", "inspect", "rename"]
-Role = Literal["model", "context", "weights", "ep-cache", "log"]
+Task = Literal["scan", "probe", "compile", "source", "load", "prepare", "check", "inspect", "rename"]
+Role = Literal["model", "context", "weights", "ep-cache", "log", "prepared", "prepared-data"]
 Reason = Literal[
     "no-node",
     "dynamic-shape",
@@ -68,6 +74,7 @@ Reason = Literal[
     "ep-error",
     "invalid-output",
     "invalid-model",
+    "prepare-failed",
     "too-large",
     "load-failed",
     "run-failed",
@@ -89,6 +96,7 @@ no-device          the EP shows no device of the asked kind
 ep-error           the EP or ONNX Runtime failed, or the procedure did
 invalid-output     the compiled model breaks a rule of `validating`
 invalid-model      the source is no usable ONNX model
+prepare-failed     a step of model preparation cannot be done on this model
 too-large          beyond protobuf's 2 GiB
 load-failed        the compiled model cannot be opened
 run-failed         it opens, and its first inference fails
@@ -143,6 +151,10 @@ class Job(TypedDict, total=False):
     free_dimension_denotations: dict[str, int]
     input_shapes: dict[str, list[int]]
     """Sizes by input, -1 where the model's own dim stays; written into the graph before the compile."""
+    prepare: list[str]
+    """prepare: the steps, in order."""
+    prepared: bool
+    """compile: the source has been prepared, so that free dimensions may be written into it already."""
     optimization: str
     """disable-all, basic, extended, all: of the compile, or of the load for task load."""
     embed: bool
