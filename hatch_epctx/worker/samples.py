@@ -87,7 +87,7 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> list[dict[str, Any]]:
 
 def _arrays(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             if not hasattr(file, "files"):
                 raise _bad(path, "it holds a single array", "Save it with numpy.savez(path, name=array, ...).")
             return {name: file[name] for name in file.files}
