@@ -25,6 +25,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"changes", "folder", "wheelfile", "sbom"}),
     frozenset({"pipeline"}),
     frozenset({"console", "wheel"}),
+    frozenset({"frontend"}),
     frozenset({"hatch", "cli"}),
     frozenset({"__main__"}),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from hatch_epctx.cli.output import complain, emit_json, say, size, table
 from hatch_epctx.cli.projects import described, open_pipeline
 from hatch_epctx.findings import coverage_in_words, left_in_words
+from hatch_epctx.frontend import refresh
 from hatch_epctx.manifest import ROLES
 from hatch_epctx.wheel import write_package
 
@@ -33,6 +35,10 @@ def build(options: Namespace) -> int:
                 complain(f"warning: every variant was skipped: {options.out} was not written")
             elif not options.json:
                 say(f"wrote {options.out}")
+        plan = refresh(built, environ=os.environ)
+        if plan is not None and not options.json:
+            variants = sum(len(component.variants) for component in plan.manifest.components)
+            say(f"the editable install of {built.project.settings.package} has these {variants} variants now")
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hatch_epctx.files.copying import copy_and_digest, copy_file
 from hatch_epctx.files.disk import (
+    TEMP_PREFIX,
     atomic_write,
     fsync_dir,
     fsync_file,
@@ -25,6 +26,7 @@ from hatch_epctx.files.untrusted import open_regular, parse_json, read_bounded
 
 __all__ = [
     "FAULT_POINTS",
+    "TEMP_PREFIX",
     "atomic_write",
     "check_location",
     "check_name",

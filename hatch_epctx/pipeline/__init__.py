@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hatch_epctx.pipeline.core import Pipeline, providers_of
 from hatch_epctx.pipeline.obtaining import ATTEMPTS
+from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
 
@@ -17,6 +18,7 @@ __all__ = [
     "Entry",
     "Pipeline",
     "Planned",
+    "Preparer",
     "Report",
     "Status",
     "providers_of",

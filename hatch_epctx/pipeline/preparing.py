@@ -112,7 +112,14 @@ class Preparer:
             self._toolchains.clear()
 
     def _source(self, variant: Variant) -> SourceModel:
-        place = f"tool.epctx.models.{variant.model}.source"
+        return self.read(variant.source, place=f"tool.epctx.models.{variant.model}.source")
+
+    def read(self, source: Path, *, place: str) -> SourceModel:
+        """The source model at `source` as it is now; `place` is where the configuration names it.
+
+        Raises:
+            ModelError: it is missing, unfit, or keeps changing.
+        """
 
         def scan(path: Path, digest: str) -> ScannedModel:
             with self._store.staging() as staging:
@@ -120,11 +127,11 @@ class Preparer:
 
         for _ in range(_READS):
             try:
-                return read_source(variant.source, place=place, store=self._store, scan=scan)
+                return read_source(source, place=place, store=self._store, scan=scan)
             except SourceChangedError:
                 continue
         raise ModelError(
-            f"{variant.source.name} changed {_READS} times while it was being read",
+            f"{source.name} changed {_READS} times while it was being read",
             where=place,
             remedy="Let it come to rest and build again; nothing was compiled.",
             reason="source-changed",

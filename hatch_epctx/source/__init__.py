@@ -15,7 +15,7 @@ from hatch_epctx.source.models import (
     snapshot,
     snapshot_model,
 )
-from hatch_epctx.source.options import copy_name, digest_option, snapshot_option
+from hatch_epctx.source.options import copy_name, digest_option, snapshot_option, walk_folder
 
 __all__ = [
     "ONNX_LIMIT",
@@ -29,4 +29,5 @@ __all__ = [
     "snapshot_inputs",
     "snapshot_model",
     "snapshot_option",
+    "walk_folder",
 ]

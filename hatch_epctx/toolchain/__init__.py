@@ -9,12 +9,13 @@ ONNX Runtime or the EP, and no process is started: devices come from a `probe` t
 from __future__ import annotations
 
 from hatch_epctx.toolchain.closure import closure_digest, closure_files
-from hatch_epctx.toolchain.discovery import discover
+from hatch_epctx.toolchain.discovery import BUILDS, discover
 from hatch_epctx.toolchain.machine import machine_key
 from hatch_epctx.toolchain.preparation import read_preparation
 from hatch_epctx.toolchain.records import Component, Probe, Toolchain
 
 __all__ = [
+    "BUILDS",
     "Component",
     "Probe",
     "Toolchain",
