@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import digest_bytes, digest_stream, is_digest
-from hatch_epctx.files import atomic_write, long_path, make_private_dir, open_regular, parse_json, read_bounded
+from hatch_epctx.files import atomic_write, long_path, make_dir, open_regular, parse_json, read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +86,8 @@ class StatCache:
         path = self._record(status)
         data = json.dumps({**_facts(status), "digest": digest}).encode()
         with suppress(OSError):  # a full or read-only disk: the file is read again next time
-            make_private_dir(path.parent, durable=False)
-            atomic_write(long_path(path), data, durable=False)
+            make_dir(path.parent, durable=False)
+            atomic_write(long_path(path), data, durable=False, shared=True)
 
 
 def _facts(status: os.stat_result) -> dict[str, Any]:

@@ -288,6 +288,21 @@ def child_read_only(root: str, text: str) -> None:
     say()
 
 
+def child_collect_read_only(root: str) -> None:
+    """Nothing is collected from a store that may only be read; looking at it goes."""
+    from hatch_epctx import collect
+
+    store = Store(Path(root))
+    for remove in (lambda: collect.collect(store, collect.Limits(max_size=0)), lambda: collect.clear(store)):
+        try:
+            remove()
+        except StoreError as error:
+            say(error.reason)
+    say(str(collect.after_build(store, collect.Limits(max_size=0), grown=1, say=say)))
+    say(str(len(collect.look(store).items)))
+    say(str(sum(found.miss is not None for found in collect.check(store))))
+
+
 def child_full_disk(mount: str) -> None:
     """Build on a small file system that is full, then again when it is not."""
     root = Path(mount) / "cache"

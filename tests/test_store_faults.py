@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 IDENTITY = identity_of("m")
 
-PUBLISH = [point for point in FAULT_POINTS if not point.startswith(("file-", "sweep-", "discard-"))]
+OTHERS = ("file-", "sweep-", "discard-", "collect-", "root-")
+PUBLISH = [point for point in FAULT_POINTS if not point.startswith(OTHERS)]
 VISIBLE = {"marker-replaced", "marker-after"}
 """Points after which the generation is selected."""
 

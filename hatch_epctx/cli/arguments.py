@@ -8,7 +8,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-__all__ = ["build", "common", "compile_one", "explain", "inspect", "nothing", "plan", "project", "selection"]
+__all__ = [
+    "build",
+    "cache_clear",
+    "cache_collect",
+    "cache_verify",
+    "common",
+    "compile_one",
+    "explain",
+    "inspect",
+    "limits",
+    "nothing",
+    "pins",
+    "plan",
+    "project",
+    "selection",
+]
 
 
 def nothing(parser: ArgumentParser) -> None:
@@ -107,3 +122,61 @@ def compile_one(parser: ArgumentParser) -> None:
 def inspect(parser: ArgumentParser) -> None:
     """Arguments of `epctx inspect`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="a wheel, a package folder or an ONNX file")
+
+
+def limits(parser: ArgumentParser) -> None:
+    """How much the store may hold: flags over a project's [tool.epctx.cache] over the defaults."""
+    parser.add_argument("--max-size", metavar="SIZE", help="such as 20GiB, which is the default")
+    parser.add_argument("--max-age", metavar="AGE", help="time without use, such as 90d (default: no limit)")
+    parser.add_argument(
+        "-C",
+        "--project",
+        type=Path,
+        metavar="DIR",
+        help="take what the flags leave open from [tool.epctx.cache] of the project in this folder",
+    )
+
+
+def _alone(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="no other host uses a store on a network file system at the moment: remove things there",
+    )
+
+
+def cache_collect(parser: ArgumentParser) -> None:
+    """Arguments of `epctx cache collect`."""
+    limits(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only tell what would go")
+    _alone(parser)
+
+
+def _some_identities(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "identities", nargs="*", metavar="IDENTITY", help="an identity or its first digits, at least 8 (default: all)"
+    )
+
+
+def cache_verify(parser: ArgumentParser) -> None:
+    """Arguments of `epctx cache verify`."""
+    _some_identities(parser)
+    parser.add_argument("--remove", action="store_true", help="remove what is damaged")
+
+
+def cache_clear(parser: ArgumentParser) -> None:
+    """Arguments of `epctx cache clear`."""
+    _some_identities(parser)
+    parser.add_argument("--pinned", action="store_true", help="pinned ones too; what is in use stays all the same")
+    _alone(parser)
+
+
+def pins(parser: ArgumentParser) -> None:
+    """Arguments of `epctx cache pin` and `unpin`."""
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="an identity or its first digits, or variants of the project by name or glob (MODEL.TARGET)",
+    )
+    project(parser)

@@ -45,6 +45,42 @@ class Command:
         return bool(self.run or self.commands)
 
 
+CACHE: Final[tuple[Command, ...]] = (
+    Command(
+        name="info",
+        run="cache.info",
+        arguments=arguments.limits,
+        text="where the store lies, what it holds and may hold",
+    ),
+    Command(name="list", run="cache.list_items", text="every generation: identity, size, last use, pins"),
+    Command(
+        name="verify",
+        run="cache.verify",
+        arguments=arguments.cache_verify,
+        text="read every byte and compare digests",
+    ),
+    Command(
+        name="collect",
+        run="cache.collect",
+        arguments=arguments.cache_collect,
+        text="bring the store down to its limits, least recently used first",
+    ),
+    Command(
+        name="pin",
+        run="pins.pin",
+        arguments=arguments.pins,
+        text="keep an identity, or whatever a variant was last built as",
+    ),
+    Command(name="unpin", run="pins.unpin", arguments=arguments.pins, text="give a pin up"),
+    Command(
+        name="clear",
+        run="cache.clear",
+        arguments=arguments.cache_clear,
+        text="remove everything that is neither in use nor pinned, or some identities",
+    ),
+)
+"""The commands of `epctx cache`."""
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="plan",
@@ -89,7 +125,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(name="verify", text="re-hash a wheel, folder or ONNX file and check every reference"),
     Command(name="lock", text="write epctx.lock"),
     Command(name="reproduce", text="compile twice and compare bit for bit"),
-    Command(name="cache", text="look after the store"),
+    Command(name="cache", text="look after the store", commands=CACHE),
     Command(name="report", text="write the HTML report"),
 )
 """In the order in which help shows them."""

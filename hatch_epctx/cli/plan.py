@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from hatch_epctx.cli.output import emit_json, say, table
 from hatch_epctx.cli.projects import described, open_pipeline, why
-from hatch_epctx.findings import coverage_in_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,10 +25,9 @@ def plan(options: Namespace) -> int:
         identity = entry.planned.identity
         shown = "-" if identity is None else identity.digest if options.verbose else identity.short
         variant = entry.variant
-        coverage = coverage_in_words(entry.facts, variant.provider.names[0])
-        row = (variant.name, variant.provider.key, variant.device, shown, entry.status, coverage, why(pipeline, entry))
+        row = (variant.name, variant.provider.key, variant.device, shown, entry.status, why(pipeline, entry))
         rows.append(row)
-    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COVERAGE", "WHY"), rows)
+    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "WHY"), rows)
     counts = {status: sum(entry.status == status for entry in entries) for status in ("hit", "miss", "skipped")}
     text = f"{len(entries)} variants: {counts['hit']} hits, {counts['miss']} to compile"
     say(text + (f", {counts['skipped']} skipped" if counts["skipped"] else ""))

@@ -5,7 +5,6 @@ Variants come in the order of declaration: models first, of each model its targe
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -68,9 +67,8 @@ def expand(settings: Settings, root: Path) -> tuple[Variant, ...]:
         place = partial(settings.place, "models", name)
         errors += check_points(model, [target.name for target in chosen[name]], place)
         errors += _check_calibration(model, place)
-    companions = _companions(settings, targets, errors)
     raise_all(errors)
-    return _select(settings, root, chosen, targets, companions)
+    return _select(settings, root, targets, chosen)
 
 
 def single_variant(source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any] | None = None) -> Variant:
@@ -149,13 +147,6 @@ def _targets_of(
     return chosen
 
 
-def _companions(settings: Settings, targets: list[ResolvedTarget], errors: list[ConfigError]) -> set[str]:
-    """Expanded names of the targets that go into data packages of their own."""
-    declared, names = settings.wheel.companions, [(target.name, target.base) for target in targets]
-    place = partial(settings.place, "wheel", "companions")
-    return _matching(declared, names, "target", lambda pattern: place(declared.index(pattern)), errors)
-
-
 def _check_calibration(model: Model, place: Callable[..., str]) -> Iterator[ConfigError]:
     """Quantising needs samples, and samples without quantising would be ignored."""
     quantises = any(step.partition(":")[0] == "quantize-qdq" for step in model.prepare)
@@ -201,11 +192,7 @@ def _matching(
 
 
 def _select(
-    settings: Settings,
-    root: Path,
-    chosen: Mapping[str, tuple[ResolvedTarget, ...]],
-    targets: list[ResolvedTarget],
-    companions: set[str],
+    settings: Settings, root: Path, targets: list[ResolvedTarget], chosen: Mapping[str, tuple[ResolvedTarget, ...]]
 ) -> tuple[Variant, ...]:
     """Variants that EPCTX_MODELS and EPCTX_TARGETS leave. Shipped sources ride along: they cost no compile."""
     environment, errors = settings.environment, list[ConfigError]()
@@ -225,8 +212,7 @@ def _select(
         source = root / model.source
         for target, point in _pairs(chosen[name], model):
             if not environment.targets or f"{target.name}{point.suffix}" in wanted:
-                variant = _variant(name, source, model, target, point, root)
-                variants.append(replace(variant, companion=target.name in companions))
+                variants.append(_variant(name, source, model, target, point, root))
         variants += [_source_variant(name, source)] if model.ship_source else []
     if not variants:
         found = "no selected model is compiled for a selected target"
@@ -268,7 +254,6 @@ def _variant(
         env=MappingProxyType(declared.env),
         timeout=declared.timeout,
         required=declared.required,
-        platform=declared.platform or "",
     )
 
 

@@ -1,8 +1,8 @@
 """Files on disk: the only place that renames, removes, writes atomically, makes files durable and clones.
 
-Four ideas, one module each: `faults` (where tests may make a process die), `names` (which names are safe), `disk`
-(atomic and durable writes, private folders, removal), `copying` (clones and copies), `untrusted` (bounded, strict
-reading of what others may have written). Standard library only.
+One module for each idea: `faults` (where tests may make a process die), `names` (which names are safe), `disk`
+(atomic and durable writes, removal), `sharing` and `making` (private folders, or shared with a group), `copying`
+(clones and copies), `untrusted` (bounded, strict reading of what others may have written). Standard library only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from hatch_epctx.files.disk import (
     fsync_dir,
     fsync_file,
     long_path,
-    make_private_dir,
     move,
     publish_dir,
     remove_file,
     remove_tree,
+    touch,
 )
 from hatch_epctx.files.faults import FAULT_POINTS, fault_point
+from hatch_epctx.files.making import make_dir, make_file, make_private_dir
 from hatch_epctx.files.names import check_location, check_name, contained
+from hatch_epctx.files.sharing import is_shared, share
 from hatch_epctx.files.untrusted import open_regular, parse_json, read_bounded
 
 __all__ = [
@@ -36,7 +38,10 @@ __all__ = [
     "fault_point",
     "fsync_dir",
     "fsync_file",
+    "is_shared",
     "long_path",
+    "make_dir",
+    "make_file",
     "make_private_dir",
     "move",
     "open_regular",
@@ -45,4 +50,6 @@ __all__ = [
     "read_bounded",
     "remove_file",
     "remove_tree",
+    "share",
+    "touch",
 ]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.files.faults import fault_point
+from hatch_epctx.files.sharing import share
 
 if sys.platform == "darwin":
     import fcntl
@@ -31,11 +32,11 @@ __all__ = [
     "fsync_dir",
     "fsync_file",
     "long_path",
-    "make_private_dir",
     "move",
     "publish_dir",
     "remove_file",
     "remove_tree",
+    "touch",
 ]
 
 TEMP_PREFIX: Final = ".tmp-"
@@ -98,6 +99,7 @@ def atomic_write(
     mode: int = 0o600,
     *,
     durable: bool = True,
+    shared: bool = False,
     scratch: Path | None = None,
     point: str = "file",
 ) -> None:
@@ -108,6 +110,7 @@ def atomic_write(
         data: the whole content.
         mode: permissions of the file.
         durable: survive a power cut too; without it the file may then be empty, which readers must take as absent.
+        shared: where a group shares the folder of the temporary file, the group may read and write the file.
         scratch: folder for the temporary file, on the same file system. Beside `path` when left out, where a killed
             process leaves a ``.tmp-*`` file behind.
         point: head of the fault points' names.
@@ -121,6 +124,8 @@ def atomic_write(
     try:
         descriptor = os.open(long_path(temporary), flags, mode)
         with os.fdopen(descriptor, "wb") as stream:
+            if shared:
+                share(descriptor, temporary.parent)
             stream.write(data)
             stream.flush()
             if durable:
@@ -176,29 +181,18 @@ def publish_dir(staging: Path, final: Path, *, file_mode: int = 0o444) -> None:
     fsync_dir(staging.parent)
 
 
-def make_private_dir(path: Path, *, durable: bool = True) -> None:
-    """Make the folder `path` and those above it that are missing, for this user alone (0700).
-
-    A folder that is there stays as it is.
+def touch(path: Path, when: float | None = None) -> None:
+    """Set the times of the file or folder at `path`, not of what a link leads to; content and readers see nothing.
 
     Args:
-        path: the folder.
-        durable: what is made survives a power cut.
+        path: the file.
+        when: seconds since 1970; now when left out.
 
     Raises:
-        NotADirectoryError: there is something else at `path`, a link included.
-        OSError: it cannot be made.
+        OSError: it is not there, or is not this user's to change.
     """
-    if not os.path.lexists(long_path(path)):
-        if not path.parent.exists():
-            make_private_dir(path.parent, durable=durable)
-        with suppress(FileExistsError):  # somebody else was faster
-            long_path(path).mkdir(0o700)
-            if durable:
-                with suppress(PermissionError):  # a parent that may be entered and not read cannot be flushed
-                    fsync_dir(path.parent)
-    if not stat.S_ISDIR(long_path(path).lstat().st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "is no folder", str(path))
+    follow = os.utime not in os.supports_follow_symlinks
+    os.utime(long_path(path), None if when is None else (when, when), follow_symlinks=follow)
 
 
 def remove_file(path: Path) -> None:

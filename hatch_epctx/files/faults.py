@@ -33,6 +33,12 @@ FAULT_POINTS: Final[tuple[str, ...]] = (
     "sweep-moved",  # a dead generation was moved away, its bytes are still there
     "discard-before",  # a generation used once is about to go
     "discard-moved",
+    "collect-before",  # a generation and its markers are about to go
+    "collect-unmarked",  # no marker names it any more
+    "collect-superseded",  # a generation that no marker names is about to go
+    "collect-moved",  # it was moved away, its bytes are still there
+    "root-temp",  # a new root stands under a temporary name
+    "root-replaced",  # it is there, not durable yet
 )
 """Every point, in the order of a publish; what the next run has to cope with stands beside each."""
 

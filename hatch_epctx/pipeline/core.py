@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
+from hatch_epctx.collect import Limits, after_build
 from hatch_epctx.pipeline.history import History
 from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
@@ -42,6 +43,7 @@ class Pipeline:
     def __init__(self, project: Project, store: Store, *, report: Report = silent) -> None:
         self.project = project
         self.store = store
+        self._report = report
         self._preparer = Preparer(store)
         self._history = History(store, project.name)
         self._obtainer = Obtainer(
@@ -68,7 +70,7 @@ class Pipeline:
                 entries.append(Entry(planned=planned, status="miss", reason=found.reason))
             else:
                 found.close()
-                entries.append(self._obtainer.shown(Entry(planned=planned, status="hit"), found))
+                entries.append(Entry(planned=planned, status="hit"))
         return tuple(entries)
 
     def build(self) -> Build:
@@ -92,7 +94,16 @@ class Pipeline:
             raise
         finally:
             pool.shutdown()
+        if not self.project.environment.offline:  # what goes now could not be made again
+            self._collect(entries)
         return Build(project=self.project, entries=entries)
+
+    def _collect(self, entries: tuple[Entry, ...]) -> None:
+        """Bring the store back within its limits; leases keep what this build is going to use."""
+        made = [entry.generation for entry in entries if entry.status == "compiled" and entry.generation is not None]
+        grown = sum(artifact.size for generation in made for artifact in generation.record.artifacts)
+        limits = Limits.declared(self.project.settings.cache.max_size, self.project.settings.cache.max_age)
+        after_build(self.store, limits, grown=grown, say=lambda text: self._report(None, text))
 
     def _stop(self, futures: list[Future[Entry]]) -> None:
         """End what runs, start nothing more, and give up what was obtained. Returns when all threads are done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hatch_epctx.collect import LAST
 from hatch_epctx.digest import digest_bytes
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     from hatch_epctx.identity import Identity
     from hatch_epctx.store import Store
 
-__all__ = ["History"]
+__all__ = ["History", "last_key"]
 
-_KIND: Final = "last"
+_KIND: Final = LAST
 
 
 class History:
@@ -38,4 +39,9 @@ class History:
         return str(value.get("identity", "")), value["document"]
 
     def _key(self, variant: Variant) -> str:
-        return digest_bytes(f"{self._project}/{variant.name}".encode())
+        return last_key(self._project, variant.name)
+
+
+def last_key(project: str, variant: str) -> str:
+    """Key of the fact (its kind is `collect.LAST`) that holds a variant's last identity; what pins follow."""
+    return digest_bytes(f"{project}/{variant}".encode())

@@ -11,7 +11,7 @@ The order in which a build uses it::
     with found:
         ...  # copy its files
 
-Guarantees, for any number of threads and processes of one user on one host:
+Guarantees, for any number of threads and processes on one host, of one user or of a group that shares the store:
 
 - A generation is visible under its name only whole and durable, and never changes.
 - A marker names a generation that was durable before it; replacing the marker is one step. Whatever dies earlier
@@ -19,8 +19,9 @@ Guarantees, for any number of threads and processes of one user on one host:
 - `find` returns a generation only after reading every byte of it and comparing digests. Anything else is a `Miss`.
 - What is leased is not removed. Leases, staging folders and locks end with their process.
 
-Limits: on network file systems, locks are as good as the mount makes them (see `lease`); generations are found by
-the marker alone, so a marker put back from a backup may name one that was collected, which is a miss.
+Limits: on network file systems, locks are as good as the mount makes them (see `lease`), so nothing is removed there;
+generations are found by the marker alone, so a marker put back from a backup may name one that was collected, which
+is a miss.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import is_digest
 from hatch_epctx.errors import StoreError
-from hatch_epctx.files import read_bounded
+from hatch_epctx.files import read_bounded, touch
 from hatch_epctx.lease import Lease, lock
 from hatch_epctx.statcache import StatCache
 from hatch_epctx.store.facts import Facts
@@ -109,7 +110,7 @@ class Store:
 
         Args:
             identity: 64 hexadecimal digits.
-            timeout: seconds to wait; None: until the holder is done or dead.
+            timeout: seconds to wait for one holder; None: until it is done or dead.
             on_wait: told who holds it, see `lease.lock`.
             cancel: ends the wait when it is set.
 
@@ -139,26 +140,35 @@ class Store:
         seen = ""
         found: Generation | Miss = Miss(reason="absent")
         for _ in range(_LOOKS):
-            marker = self._marker(_checked(identity))
+            marker = self.marker(identity)
             if isinstance(marker, Miss):
                 return marker
             if marker.generation == seen:
                 return found
             seen = marker.generation
             found = self._open(marker, verify=verify)
+            if isinstance(found, Generation):
+                self._note_use(identity)
+                return found
             # A generation that is gone may have been replaced since the marker was read.
-            if isinstance(found, Generation) or not found.reason.startswith("missing-"):
+            if not found.reason.startswith("missing-"):
                 return found
         return found
 
+    def _note_use(self, identity: str) -> None:
+        """The marker's time is that of the last use: what is used least goes first. One system call, never flushed."""
+        with suppress(OSError):  # a read-only store; somebody else's marker; one that was collected just now
+            touch(self.layout.marker(identity))
+
     def record(self, identity: str) -> Record | None:
         """What the marker of `identity` says, whether or not its generation is still there; None without a marker."""
-        marker = self._marker(_checked(identity))
+        marker = self.marker(identity)
         return None if isinstance(marker, Miss) else marker.record
 
-    def _marker(self, identity: str) -> Marker | Miss:
+    def marker(self, identity: str) -> Marker | Miss:
+        """What selects the generation of `identity` at this moment, or why nothing does; nothing else is looked at."""
         try:
-            data = read_bounded(self.layout.marker(identity), MARKER_LIMIT)
+            data = read_bounded(self.layout.marker(_checked(identity)), MARKER_LIMIT)
         except (FileNotFoundError, NotADirectoryError):
             return Miss(reason="absent")
         except OSError as error:
@@ -253,11 +263,15 @@ class Store:
     def sweep_dead(self, *, limit: int | None = None, seconds: float | None = None) -> Swept:
         """Remove staging folders and unselected generations of dead processes; never what a living one has.
 
+        On a network file system nothing is removed: who lives on another host cannot be told.
+
         Args:
             limit: claims and folders to look at, at most.
             seconds: time after which no further one is begun.
         """
-        return Swept() if self.read_only else sweep(self.layout, limit=limit, seconds=seconds)
+        if self.read_only or self.layout.on_network:
+            return Swept()
+        return sweep(self.layout, limit=limit, seconds=seconds)
 
     def _sweep_once(self) -> None:
         with self._guard:

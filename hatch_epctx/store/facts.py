@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import digest_bytes
-from hatch_epctx.files import atomic_write, long_path, make_private_dir, parse_json, read_bounded
+from hatch_epctx.files import atomic_write, long_path, make_dir, parse_json, read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Facts:
     def recall(self, kind: str, key: str) -> dict[str, Any] | None:
         """The value last remembered; None when there is none, or it cannot be read."""
         try:
-            value = parse_json(read_bounded(self._path(kind, key), _LIMIT))
+            value = parse_json(read_bounded(self.path(kind, key), _LIMIT))
         except (OSError, ValueError):
             return None
         if not isinstance(value, dict) or value.keys() != {"format", "kind", "key", "value"}:
@@ -47,14 +47,19 @@ class Facts:
         """
         record = {"format": _FORMAT, "kind": kind, "key": key, "value": dict(value)}
         data = json.dumps(record, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
-        path = self._path(kind, key)
+        path = self.path(kind, key)
         if len(data) > _LIMIT:
             return
         with suppress(OSError):
-            make_private_dir(path.parent, durable=False)
-            atomic_write(long_path(path), data, durable=False)
+            make_dir(path.parent, durable=False)
+            atomic_write(long_path(path), data, durable=False, shared=True)
 
-    def _path(self, kind: str, key: str) -> Path:
+    def path(self, kind: str, key: str) -> Path:
+        """Where the fact lies, or would.
+
+        Raises:
+            ValueError: `kind` is not lower-case words joined by dashes.
+        """
         if not _KIND.match(kind):
             raise ValueError(f"unfit kind of fact {kind!r}")
         name = digest_bytes(key.encode())[:32]

@@ -1,22 +1,23 @@
 """Where things lie in the store, who may own it, and what its failures are called.
 
 ``<root>/v1/`` holds ``markers/``, ``generations/``, ``staging/``, ``locks/``, ``leases/``, ``roots/``, ``facts/``
-and ``stat/``. All of it is private to one user: what a compile reads from here ends up in wheels.
+and ``stat/``. All of it is private to one user, or shared with one group (see `access`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
-import sys
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import platformdirs
 
 from hatch_epctx.errors import StoreError
-from hatch_epctx.files import long_path, make_private_dir
+from hatch_epctx.files import is_shared, long_path, make_dir
+from hatch_epctx.store.access import check_folder, status_of
+from hatch_epctx.store.filesystem import file_system, is_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,8 +59,7 @@ class Layout:
         root: the cache folder; need not exist.
 
     Raises:
-        StoreError: it is a link, no folder, another user's, or writable by everybody (POSIX; Windows' access lists
-            are not examined).
+        StoreError: it is a link, no folder, or others than its user, or its group, could change it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -68,8 +68,23 @@ class Layout:
         self.markers, self.generations, self.staging, self.locks, self.leases, self.roots, self.facts, self.stat = (
             self.base / name for name in _FOLDERS
         )
-        for folder in (self.root, self.base, *(self.base / name for name in _FOLDERS)):
-            _check_folder(folder)
+        self._check()
+
+    @cached_property
+    def file_system(self) -> str:
+        """Type of the file system, such as "ext4"; empty when that cannot be told."""
+        return file_system(self.root)
+
+    @property
+    def on_network(self) -> bool:
+        """Whether other hosts may use this store: their leases cannot be trusted, so nothing is removed by itself."""
+        return is_network(self.file_system)
+
+    @property
+    def shared(self) -> bool:
+        """Whether a group shares the store."""
+        status = status_of(self.root)
+        return status is not None and is_shared(status)
 
     def marker(self, identity: str) -> Path:
         """The marker of `identity`."""
@@ -85,56 +100,30 @@ class Layout:
         Raises:
             StoreError: the disk is full or broken, or the folders are unfit.
         """
-        for folder in (self.root, self.base, *(self.base / name for name in _FOLDERS)):
+        for folder in self._folders():
             try:
-                make_private_dir(folder)
+                make_dir(folder)
             except OSError as error:
                 if error.errno in READ_ONLY:
                     return False
                 raise store_error(error, folder, "make the folder") from error
-            _check_folder(folder)  # perhaps somebody else made it just now
+        self._check()  # perhaps somebody else made them just now
         return os.access(long_path(self.staging), os.W_OK | os.X_OK)
 
+    def _folders(self) -> tuple[Path, ...]:
+        return (self.root, self.base, *(self.base / name for name in _FOLDERS))
 
-def _check_folder(path: Path) -> None:
-    try:
-        status = long_path(path).lstat()
-    except (FileNotFoundError, PermissionError):
-        return  # made, or reported, when it is used
-    except OSError as error:
-        raise store_error(error, path, "use the cache folder") from error
-    remedy = f"Correct that, or {_ELSEWHERE}."
-    if stat.S_ISLNK(status.st_mode):
-        raise StoreError(
-            "the cache folder is a link, and whoever may change the link chooses what is built from",
-            where=str(path),
-            expected="a folder",
-            remedy="Set EPCTX_CACHE_DIR to the folder it leads to.",
-            reason="link",
-        )
-    if not stat.S_ISDIR(status.st_mode):
-        raise StoreError("is no folder", where=str(path), remedy=remedy, reason="not-a-folder")
-    if sys.platform != "win32":
-        _check_owner(path, status)
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    if sys.platform != "win32" and status.st_uid not in {os.geteuid(), 0}:  # root could change everything anyway
-        raise StoreError(
-            f"the cache folder belongs to user {status.st_uid}, who could change what is built from it",
-            where=str(path),
-            expected=f"a folder of user {os.geteuid()}",
-            remedy=f"Change its owner, or {_ELSEWHERE}.",
-            reason="foreign-owner",
-        )
-    if status.st_mode & stat.S_IWOTH:
-        raise StoreError(
-            f"the cache folder is writable by everybody (mode {stat.S_IMODE(status.st_mode):04o})",
-            where=str(path),
-            expected="a private folder",
-            remedy=f"Run 'chmod o-w' on it after looking at what it holds, or {_ELSEWHERE}.",
-            reason="world-writable",
-        )
+    def _check(self) -> None:
+        root: os.stat_result | None = None
+        for folder in self._folders():
+            try:
+                status = status_of(folder)
+            except OSError as error:
+                raise store_error(error, folder, "use the cache folder") from error
+            if folder == self.root:
+                root = status
+            if status is not None:
+                check_folder(folder, status, root)
 
 
 def store_error(error: OSError, path: Path, action: str) -> StoreError:

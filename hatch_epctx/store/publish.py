@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from hatch_epctx.errors import StoreError
-from hatch_epctx.files import atomic_write, fault_point, make_private_dir, publish_dir, remove_tree
+from hatch_epctx.files import atomic_write, fault_point, make_dir, publish_dir, remove_tree
 from hatch_epctx.lease import Lease
 from hatch_epctx.store.generation import Generation
 from hatch_epctx.store.layout import store_error
@@ -95,10 +95,10 @@ def _select(layout: Layout, identity: str, marker: bytes, *, scratch: Path) -> s
         return f"{_ONCE}: its marker would have {len(marker):,} bytes, more than {MARKER_LIMIT:,}."
     try:
         fault_point("marker-before")
-        make_private_dir(path.parent)
+        make_dir(path.parent)
         if path.is_dir():  # tampered with: a file cannot replace it
             remove_tree(path)
-        atomic_write(path, marker, scratch=scratch, point="marker")
+        atomic_write(path, marker, shared=True, scratch=scratch, point="marker")
     except OSError as error:
         return f"{_ONCE}: {store_error(error, path, 'write the marker')}"
     fault_point("marker-after")

@@ -15,7 +15,7 @@ from hatch_epctx.files import (
     copy_file,
     fault_point,
     long_path,
-    make_private_dir,
+    make_dir,
     move,
     open_regular,
     remove_tree,
@@ -46,7 +46,7 @@ class Staging:
         self.temporary = temporary
         """Not in the store: in the system's folder for temporary files."""
         self._claims = claims
-        make_private_dir(self.path, durable=False)
+        make_dir(self.path, durable=False)
 
     @classmethod
     def in_store(cls, layout: Layout) -> Staging:
@@ -95,7 +95,7 @@ class Staging:
             StoreError: an artifact is missing, no regular file, or not what its record says.
             OSError: the disk failed.
         """
-        make_private_dir(self.out, durable=False)
+        make_dir(self.out, durable=False)
         for artifact in artifacts:
             path = source / artifact.path
             if _verified_links(path, artifact) == 1:

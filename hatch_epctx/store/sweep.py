@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hatch_epctx.lease import Lease
     from hatch_epctx.store.layout import Layout
 
-__all__ = ["Swept", "discard", "selects", "sweep"]
+__all__ = ["Swept", "discard", "move_away", "selects", "sweep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def _sweep_claims(layout: Layout, name: str) -> int:
         makers = [note for note in notes if is_digest(note)]
         if not makers or any(selects(layout, identity, name) is not False for identity in makers):
             return 0
-        moved = _move_away(layout, name)
+        moved = move_away(layout, name)
     if moved is None:
         return 0
     fault_point("sweep-moved")
@@ -138,13 +138,13 @@ def discard(layout: Layout, identity: str, lease: Lease) -> None:
         with unleased(layout.leases, lease.name, besides=lease) as notes:
             if notes is None or selects(layout, identity, lease.name) is not False:
                 return
-            moved = _move_away(layout, lease.name)
+            moved = move_away(layout, lease.name)
         fault_point("discard-moved")
         if moved is not None:
             remove_tree(moved)
 
 
-def _move_away(layout: Layout, generation: str) -> Path | None:
+def move_away(layout: Layout, generation: str) -> Path | None:
     """Take a generation out of sight in one step; None when it is not there.
 
     Where it goes, among the staging folders, nobody claims it: if this process dies now, the next sweep finds it.
