@@ -8,11 +8,20 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from hatch_epctx.config import load_project
+from hatch_epctx.pipeline import Pipeline
+from hatch_epctx.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hatch_epctx.config import Variant
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -112,6 +121,29 @@ class Factory:
         declared = "".join(f'[tool.epctx.models.{model}]\nsource = "models/{model}.onnx"\n' for model in models)
         tree.write(f"{declared}{table}")
         return tree
+
+
+class Lines(list[tuple[str, str]]):
+    """A report that keeps (variant's name or "", line), and may do something when a line comes."""
+
+    def __init__(self, on_line: Callable[[str, str], None] = lambda _name, _text: None) -> None:
+        super().__init__()
+        self._on_line = on_line
+
+    def __call__(self, variant: Variant | None, text: str) -> None:
+        name = variant.name if variant else ""
+        self.append((name, text))
+        self._on_line(name, text)
+
+    def of(self, name: str) -> list[str]:
+        """The lines of one variant."""
+        return [text for variant, text in self if variant == name]
+
+
+def pipeline(root: Path, *, report: Lines | None = None, **environ: str) -> Pipeline:
+    """The pipeline of the project in `root`, with the test's own store and EPCTX_* variables."""
+    project = load_project(root, environ=environ, state="wheel")
+    return Pipeline(project, Store(Path(os.environ["EPCTX_CACHE_DIR"])), report=Lines() if report is None else report)
 
 
 @dataclass(frozen=True)
