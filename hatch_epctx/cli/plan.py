@@ -30,5 +30,7 @@ def plan(options: Namespace) -> int:
     table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "WHY"), rows)
     counts = {status: sum(entry.status == status for entry in entries) for status in ("hit", "miss", "skipped")}
     text = f"{len(entries)} variants: {counts['hit']} hits, {counts['miss']} to compile"
+    if always := sum(bool(entry.uncertain) for entry in entries):
+        text += f" ({always} in every build)"
     say(text + (f", {counts['skipped']} skipped" if counts["skipped"] else ""))
     return 0

@@ -64,8 +64,8 @@ def find_variant(pipeline: Pipeline, name: str, *, where: str) -> Variant:
 
 def why(pipeline: Pipeline, entry: Entry) -> str:
     """Why a variant is no hit, in words: what changed since its last build, where that is known."""
-    if entry.status != "miss" or entry.planned.identity is None:
-        return entry.reason
+    if entry.status != "miss" or entry.planned.identity is None or entry.uncertain:
+        return entry.reason  # what cannot be named with certainty is a miss whatever has changed
     last = pipeline.last(entry.variant)
     if last is None or last[0] == entry.planned.identity.digest:
         return miss_in_words(entry.reason)
@@ -86,6 +86,7 @@ def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
         "status": entry.status,
         "reason": entry.reason,
         "why": why(pipeline, entry),
+        "uncertain": list(entry.uncertain),
     }
     if entry.error is not None:
         facts["error"] = {"message": str(entry.error), "reason": entry.error.reason, "exit_code": entry.error.exit_code}
