@@ -71,6 +71,7 @@ class VariantContent:
     options: Mapping[str, Any] = field(default_factory=dict)
     toolchain: Mapping[str, Any] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
+    check: Mapping[str, Any] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
     """distribution and version of the EP, version of onnxruntime (see `manifest.Facts`)."""
     signature: Mapping[str, Any] = field(default_factory=dict)
@@ -183,6 +184,7 @@ def _variant(model: str, content: VariantContent, placed: dict[str, PlannedFile]
         options=content.options,
         toolchain=content.toolchain,
         coverage=content.coverage,
+        check=content.check,
         runtime=content.runtime,
         signature=content.signature,
     )

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
-from hatch_epctx.console import Lines, missing_extra, printable
+from hatch_epctx.console import missing_extra, printable
 from hatch_epctx.errors import EpctxError
+from hatch_epctx.files import copy_file
 
 if TYPE_CHECKING:
     from hatch_epctx.config import Environment, Project
     from hatch_epctx.config.scalars import State
+    from hatch_epctx.frontend import SourceFile
     from hatch_epctx.pipeline import Build
 
 __all__ = ["EpctxBuildHook", "hatch_register_build_hook"]
@@ -32,6 +35,18 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
     """`[tool.hatch.build.hooks.epctx]`."""
 
     PLUGIN_NAME = "epctx"
+
+    def dependencies(self) -> list[str]:
+        """Distributions that the selected targets need to compile; none for an sdist. Nothing but reading happens."""
+        if self.target_name != "wheel":
+            return []
+        with _PlainErrors(self):
+            from hatch_epctx.frontend import dynamic_requirements
+
+            return list(dynamic_requirements(Path(self.root), hook=self.config, environ=os.environ))
+
+    def clean(self, versions: list[str]) -> None:
+        """Nothing: nothing of ours lies in the project, and the store is every project's (``epctx cache``)."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile what changed. `version` is hatchling's build version: "standard" or "editable".
@@ -46,24 +61,32 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
                 self._leave_out(self._package(environment), version)
                 if self.target_name == "wheel":
                     self._warn("EPCTX_SKIP is set: the wheel holds no compiled models")
+                elif self.target_name == "sdist" and not environment.skip:
+                    self._take_sources(build_data)
                 return
             project = self._project("editable" if version == "editable" else "wheel")
             self._leave_out(project.settings.package, version)
+            self._tag(project, build_data)
             self._built = self._build(project)
-            if project.settings.wheel.platform != "any":
-                build_data["pure_python"] = False
-                build_data["tag"] = f"py3-none-{project.settings.wheel.platform}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Add the package folder to the wheel at `artifact_path`."""
+        """Add the package folder to the wheel at `artifact_path`; to an editable one, the pointer to a folder."""
         built = getattr(self, "_built", None)
         if built is None:
             return
-        from hatch_epctx.wheel import add_package
+        from hatch_epctx.frontend import add_pointer
+        from hatch_epctx.wheel import add_package, judge_wheel
 
+        wheel = Path(artifact_path)
         with built, _PlainErrors(self):
-            if add_package(built, Path(artifact_path), version=self.metadata.version) is None:
-                self._warn("every variant was skipped: the wheel holds no compiled models")
+            if version == "editable":
+                plan = add_pointer(built, wheel, version=self.metadata.version, environ=os.environ)
+            else:
+                plan = add_package(built, wheel, version=self.metadata.version)
+                for warning in judge_wheel(wheel, built.project.settings):
+                    self._warn(warning)
+            if plan is None:
+                self._warn(f"{_why_empty(built)}: the wheel holds no compiled models")
 
     def _environment(self) -> Environment:
         from hatch_epctx.config import read_environment
@@ -71,9 +94,46 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         return read_environment(os.environ)
 
     def _project(self, state: State) -> Project:
+        """The project with the variants that its wheel holds; an editable install has all of them."""
         from hatch_epctx.config import load_project
+        from hatch_epctx.frontend import without_companions
 
-        return load_project(Path(self.root), hook=dict(self.config), environ=os.environ, state=state)
+        project = load_project(Path(self.root), hook=dict(self.config), environ=os.environ, state=state)
+        return project if state == "editable" else without_companions(project)
+
+    def _tag(self, project: Project, build_data: dict[str, Any]) -> None:
+        """Give the wheel its platform; interpreter and ABI stay what another hook made them."""
+        from hatch_epctx.wheel import ANY, platform_of
+
+        platform = platform_of(project.settings, project.variants)
+        if platform == ANY:
+            return
+        tag = build_data.get("tag") or "py3-none-any"
+        if build_data.get("infer_tag"):
+            tag = self.build_config.builder.get_best_matching_tag()
+        build_data["infer_tag"] = False
+        build_data["pure_python"] = False
+        build_data["tag"] = "-".join([*tag.split("-")[:2], platform])
+
+    def _take_sources(self, build_data: dict[str, Any]) -> None:
+        """Put every file that a wheel is built from into the sdist, as a regular file."""
+        from hatch_epctx.frontend import source_files
+
+        forced: dict[str, str] = build_data["force_include"]
+        for file in source_files(Path(self.root), hook=self.config, environ=os.environ):
+            # Hatchling keeps selected files away from a forced one by its source: a link's is elsewhere.
+            self.build_config.build_reserved_paths.add(self.build_config.get_distribution_path(file.name))
+            forced[self._distinct(file, forced)] = file.name
+
+    def _distinct(self, file: SourceFile, forced: dict[str, str]) -> str:
+        """A source for `file` that no other one of the sdist has: two links may lead to the same file."""
+        if str(file.path) not in forced:
+            return str(file.path)
+        self._copies = getattr(self, "_copies", None) or TemporaryDirectory(prefix="epctx-sdist-")
+        copy = Path(self._copies.name, file.name)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(file.path, copy)
+        return str(copy)
 
     def _package(self, environment: Environment) -> str:
         """The package's import name, where nothing is built; of a skipped build nothing else is demanded."""
@@ -111,25 +171,19 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         self.app.display_warning(printable(f"epctx: warning: {text}"))
 
     def _build(self, project: Project) -> Build:
-        from hatch_epctx.pipeline import Pipeline
-        from hatch_epctx.store import Store
+        from hatch_epctx.frontend import build_project
 
-        store = Store(project.environment.cache_dir)
-        lines = Lines(self.app.display_info, level=project.environment.log)
-        lines.debug(f"store {store.root}{' (read-only)' if store.read_only else ''}, {project.environment.jobs} jobs")
-        built = Pipeline(project, store, report=lines).build()
-        try:
-            built.raise_for_failures()
-        except BaseException:
-            built.close()
-            raise
-        return built
+        return build_project(project, self.app.display_info)
 
 
 @hookimpl
 def hatch_register_build_hook() -> type[EpctxBuildHook]:
     """Hatchling's entry: the hook class."""
     return EpctxBuildHook
+
+
+def _why_empty(built: Build) -> str:
+    return "every variant was skipped" if built.entries else "every selected target goes into a data package of its own"
 
 
 class _PlainErrors:

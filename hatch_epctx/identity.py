@@ -21,7 +21,7 @@ from hatch_epctx.worker.protocol import FORMAT as WORKER_FORMAT
 from hatch_epctx.worker.protocol import MODEL_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hatch_epctx.config import Variant
     from hatch_epctx.providers import OptionValue
@@ -77,7 +77,13 @@ def canonical(document: Mapping[str, Any]) -> bytes:
 
 
 def identify(
-    variant: Variant, source: SourceModel, toolchain: Toolchain, option_digests: Mapping[str, str]
+    variant: Variant,
+    source: SourceModel,
+    toolchain: Toolchain,
+    option_digests: Mapping[str, str],
+    *,
+    preparation: Sequence[Mapping[str, Any]] = (),
+    calibration: str | None = None,
 ) -> Identity:
     """Identity of one variant.
 
@@ -86,13 +92,21 @@ def identify(
         source: digests of the model and of its external data.
         toolchain: everything undeclared that changes output.
         option_digests: content digest of each file or folder option, by option name.
+        preparation: steps of model preparation with their libraries (`toolchain.read_preparation`).
+        calibration: content digest of the file of samples that they read.
     """
-    document = document_of(variant, source, toolchain, option_digests)
+    document = document_of(variant, source, toolchain, option_digests, preparation=preparation, calibration=calibration)
     return Identity(digest=digest_bytes(canonical(document)), document=document, uncertain=toolchain.uncertain)
 
 
 def document_of(
-    variant: Variant, source: SourceModel, toolchain: Toolchain, option_digests: Mapping[str, str]
+    variant: Variant,
+    source: SourceModel,
+    toolchain: Toolchain,
+    option_digests: Mapping[str, str],
+    *,
+    preparation: Sequence[Mapping[str, Any]] = (),
+    calibration: str | None = None,
 ) -> dict[str, Any]:
     """The identity document (see `identify` for the arguments)."""
     return {
@@ -102,7 +116,7 @@ def document_of(
             "external-data": [{"location": location, "digest": digest} for location, digest in source.external],
         },
         "compile": {
-            "calibration": None,
+            "calibration": calibration,
             "embed": variant.embed,
             "flags": ["ERROR_IF_NO_NODES_COMPILED"],
             "free-dimension-denotations": dict(variant.free_dimension_denotations),
@@ -110,7 +124,7 @@ def document_of(
             "input": MODEL_NAME,
             "input-shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
             "optimization": variant.optimization,
-            "prepare": [],
+            "prepare": [dict(step) for step in preparation],
             "session-options": dict(variant.session_options),
             "task": "source" if variant.is_source else "compile",
         },

@@ -21,10 +21,11 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"config", "process"}),
     frozenset({"store", "toolchain"}),
     frozenset({"source", "remote", "collect"}),
-    frozenset({"identity", "compile"}),
+    frozenset({"identity", "compile", "findings"}),
     frozenset({"changes", "folder", "wheelfile", "sbom"}),
     frozenset({"pipeline"}),
     frozenset({"console", "wheel"}),
+    frozenset({"frontend"}),
     frozenset({"hatch", "cli"}),
     frozenset({"__main__"}),
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from frontend_support import NAMES, SYSTEM_ENVIRONMENT, Workers, front_end, package_files, run_front_end
-from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, STUB_TARGET, Factory, Tree, save, small_model
+from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, STUB_TARGET, Factory, Tree, epctx, save, small_model
 
 from hatch_epctx.digest import content_name, digest_bytes
 from hatch_epctx.wheelfile import check_wheel
@@ -187,7 +187,8 @@ def compare(site: Path, source: Path, *, cwd: Path) -> Any:
 
 
 @pytest.mark.ep_openvino
-def test_an_editable_install_finds_its_artifacts(factory: Factory, tmp_path: Path) -> None:
+def test_an_editable_install_follows_epctx_build(factory: Factory, tmp_path: Path) -> None:
+    """Source modules win; the artifacts lie in the cache; `epctx build` refreshes them, importing does not."""
     tree = factory.project("")
     tree.write(f"{MODEL}{OPENVINO_TARGET}")
     python = environment_like_this_one(tmp_path / "environment")
@@ -195,23 +196,41 @@ def test_an_editable_install_finds_its_artifacts(factory: Factory, tmp_path: Pat
     command = [*pip, "install", "-v", "--no-deps", "--no-build-isolation", "-e", "."]
     built = run_front_end(command, tree.root, out=tmp_path)
     assert "epctx: detector.intel-cpu: compiled" in built.output
-    code = (
-        "import acme_vision, hatch_epctx.runtime as runtime\n"
-        "package = runtime.open('acme_vision')\n"
-        "print(acme_vision.__file__)\nprint(package.path)\n"
-        "print(package.session('detector', fallback='error').get_providers()[0])\n"
-    )
-    command = [python, "-c", code]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    module, folder, provider = run.stdout.splitlines()
+
+    def opened() -> list[str]:
+        code = (
+            "import acme_vision, hatch_epctx.runtime as runtime\n"
+            "package = runtime.open('acme_vision')\n"
+            "print(acme_vision.__file__)\nprint(package.path)\nprint(package.version)\n"
+            "print(package.session('detector', fallback='error').get_providers()[0])\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        command = [python, "-c", code]
+        run = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return run.stdout.splitlines()
+
+    module, folder, *rest = opened()
     assert Path(module) == tree.root / "acme_vision" / "__init__.py"
-    assert Path(folder).parts[-3:] == ("site-packages", "acme_vision", "_epctx")
-    assert Path(folder).is_relative_to(tmp_path / "environment")
-    assert provider == "OpenVINOExecutionProvider"
-    assert not list(tree.root.rglob("_epctx"))
-    run_front_end([*pip, "uninstall", "-y", "acme-vision"], tmp_path, out=tmp_path)
+    assert Path(folder).is_relative_to(os.environ["EPCTX_CACHE_DIR"])
+    assert rest == ["1.2.3", "OpenVINOExecutionProvider"]
+    tree.model("detector", seed=7)
+    assert opened()[1] == folder, "nothing is rebuilt at import"
+    assert "the editable install of acme_vision has these 1 variants now" in epctx("build", "-C", tree.root).out
+    second = opened()[1]
+    assert second != folder
+    assert Path(folder).is_dir(), "a process that has it open goes on"
+    epctx("build", "-C", tree.root)
+    assert opened()[1] == second, "nothing changed"
+    tree.model("detector", seed=8)
+    epctx("build", "-C", tree.root)
+    assert opened()[1] not in (folder, second)
     assert not Path(folder).exists()
+    assert Path(second).is_dir()
+    assert not list(tree.root.rglob("_epctx"))
+    pointer = Path(python).parent.parent.glob("**/__editable__.acme_vision.epctx.json")
+    assert len(list(pointer)) == 1
+    run_front_end([*pip, "uninstall", "-y", "acme-vision"], tmp_path, out=tmp_path)
+    assert not list(Path(python).parent.parent.glob("**/*epctx.json"))
 
 
 def environment_like_this_one(folder: Path) -> Path:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from hatch_epctx.cli.output import complain, emit_json, say, size, table
 from hatch_epctx.cli.projects import described, open_pipeline
+from hatch_epctx.findings import coverage_in_words, left_in_words
+from hatch_epctx.frontend import refresh
+from hatch_epctx.manifest import ROLES
 from hatch_epctx.wheel import write_package
 
 if TYPE_CHECKING:
@@ -31,13 +35,18 @@ def build(options: Namespace) -> int:
                 complain(f"warning: every variant was skipped: {options.out} was not written")
             elif not options.json:
                 say(f"wrote {options.out}")
+        plan = refresh(built, environ=os.environ)
+        if plan is not None and not options.json:
+            variants = sum(len(component.variants) for component in plan.manifest.components)
+            say(f"the editable install of {built.project.settings.package} has these {variants} variants now")
     return 0
 
 
 def _print(built: Build) -> None:
     rows = []
     for entry in built.entries:
-        artifacts = entry.generation.record.artifacts if entry.generation else ()
+        kept = entry.generation.record.artifacts if entry.generation else ()
+        artifacts = [artifact for artifact in kept if artifact.role in ROLES]
         rows.append(
             (
                 entry.variant.name,
@@ -45,6 +54,11 @@ def _print(built: Build) -> None:
                 entry.status,
                 f"{entry.seconds:.1f} s",
                 size(sum(artifact.size for artifact in artifacts)) if artifacts else "-",
+                coverage_in_words(entry.facts, entry.variant.provider.names[0]),
+                str(entry.check.get("outcome", "-")) if entry.check else "-",
             )
         )
-    table(("VARIANT", "IDENTITY", "STATUS", "TIME", "SIZE"), rows)
+    table(("VARIANT", "IDENTITY", "STATUS", "TIME", "SIZE", "COVERAGE", "CHECK"), rows)
+    for entry in built.entries:
+        if left := left_in_words(entry.facts.get("left")):
+            say(f"{entry.variant.name}: left to the CPU: {left}")

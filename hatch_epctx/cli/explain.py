@@ -56,6 +56,7 @@ def _described(entry: Entry, old: tuple[str, Mapping[str, Any]] | None) -> dict[
         "identity": identity.digest if identity else None,
         "status": entry.status,
         "reason": entry.reason,
+        "prepared": str(entry.prepared) if entry.prepared else None,
         "document": document,
         "against": old[0] if old else None,
         "words": list(in_words(old[1], document)) if old and document else [],
@@ -69,6 +70,8 @@ def _print(entry: Entry, old: tuple[str, Mapping[str, Any]] | None, *, verbose: 
     if entry.planned.identity is None:
         return
     say(f"identity  {entry.planned.identity.digest}")
+    if entry.prepared is not None:
+        say(f"prepared  {entry.prepared}")
     if old is None:
         say("against   nothing: this variant was never built with this store")
         return

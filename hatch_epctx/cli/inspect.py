@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx.cli.output import cut, emit_json, say, size, table
 from hatch_epctx.errors import ModelError
 from hatch_epctx.files import contained, open_regular, read_bounded
+from hatch_epctx.findings import check_in_words, coverage_in_words, left_in_words
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, MAX_BYTES, Manifest, read_manifest
 from hatch_epctx.wheelfile import read_members
 
@@ -92,7 +93,7 @@ def _packages(found: _Found, options: Namespace) -> int:
     for package in packages:
         name = " ".join(part for part in (package["package"], package["version"]) if part) or "(no name)"
         say(f"{package['folder']}: {name}, {size(package['size'])}")
-        head = ("VARIANT", "EP", "DEVICE", "IDENTITY", "NODES", "SIZE", "BUILT WITH")
+        head = ("VARIANT", "EP", "DEVICE", "IDENTITY", "NODES", "COVERAGE", "CHECK", "SIZE", "BUILT WITH")
         table(head, [_row(row) for row in package["variants"]])
         for row in package["variants"] if options.verbose else ():
             _print_variant(row)
@@ -106,7 +107,9 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     built = " ".join(str(runtime[key]) for key in ("distribution", "version") if key in runtime)
     identity = (row["identity"] or "-")[:12]
     nodes = f"{row['context_nodes']}, {row['nodes_left']} left" if row["kind"] == "compiled" else "-"
-    return (row["variant"], row["ep"], row["device"] or "-", identity, nodes, size(row["size"]), cut(built or "-", 48))
+    coverage, check = coverage_in_words(row, row["ep"]), str(row["check"].get("outcome", "-"))
+    place = (row["variant"], row["ep"], row["device"] or "-", identity)
+    return (*place, nodes, coverage, check, size(row["size"]), cut(built or "-", 48))
 
 
 def _print_variant(row: Mapping[str, Any]) -> None:
@@ -114,6 +117,12 @@ def _print_variant(row: Mapping[str, Any]) -> None:
     say(f"  identity {row['identity'] or '(none)'}")
     if row["compatibility"]:
         say(f"  compatibility {_short(row['compatibility'])}")
+    if row["coverage"]:
+        say(f"  coverage {coverage_in_words(row, row['ep'])} nodes")
+    if left := left_in_words(row["left"]):
+        say(f"  left to the CPU: {left}")
+    if row["check"]:
+        say(f"  {check_in_words(row['check'])}")
     for key, title in (("session_options", "session option"), ("provider_options", "provider option")):
         for name, value in row[key].items():
             say(f"  {title} {name} = {cut(value, 80)}")
@@ -165,6 +174,9 @@ def _variant(model: str, variant: Variant) -> dict[str, Any]:
         "identity": facts.identity if facts else None,
         "context_nodes": coverage.get("context_nodes"),
         "nodes_left": coverage.get("nodes_left"),
+        "coverage": coverage.get("coverage", {}),
+        "left": coverage.get("left", []),
+        "check": dict(facts.check) if facts else {},
         "size": sum(artifact.size for artifact in artifacts),
         "compatibility": (facts.compatibility if facts else "") or variant.compatibility_string or "",
         "runtime": dict(facts.runtime) if facts else {},

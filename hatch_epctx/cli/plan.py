@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hatch_epctx.cli.output import emit_json, say, table
 from hatch_epctx.cli.projects import described, open_pipeline, why
+from hatch_epctx.findings import coverage_in_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -25,9 +26,10 @@ def plan(options: Namespace) -> int:
         identity = entry.planned.identity
         shown = "-" if identity is None else identity.digest if options.verbose else identity.short
         variant = entry.variant
-        row = (variant.name, variant.provider.key, variant.device, shown, entry.status, why(pipeline, entry))
+        coverage = coverage_in_words(entry.facts, variant.provider.names[0])
+        row = (variant.name, variant.provider.key, variant.device, shown, entry.status, coverage, why(pipeline, entry))
         rows.append(row)
-    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "WHY"), rows)
+    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COVERAGE", "WHY"), rows)
     counts = {status: sum(entry.status == status for entry in entries) for status in ("hit", "miss", "skipped")}
     text = f"{len(entries)} variants: {counts['hit']} hits, {counts['miss']} to compile"
     if always := sum(bool(entry.uncertain) for entry in entries):

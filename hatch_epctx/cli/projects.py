@@ -98,4 +98,8 @@ def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
             for artifact in record.artifacts
         ]
         facts["facts"] = record.result
+    if entry.check is not None:
+        facts["check"] = dict(entry.check)
+    if entry.prepared is not None:
+        facts["prepared"] = str(entry.prepared)
     return facts

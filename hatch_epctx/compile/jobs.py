@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.source import copy_name
-from hatch_epctx.worker.protocol import FORMAT, MODEL_NAME, Job
+from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job
 
 if TYPE_CHECKING:
     from hatch_epctx.config import Variant
     from hatch_epctx.providers import Provider
 
-__all__ = ["base_job", "compile_job", "ep_fields"]
+__all__ = ["base_job", "compile_job", "ep_fields", "load_job", "prepare_job"]
 
 
 def base_job(task: Any) -> Job:
@@ -46,5 +46,34 @@ def compile_job(variant: Variant) -> Job:
         "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
         "optimization": variant.optimization,
         "embed": variant.embed,
+        "prepared": bool(variant.prepare),
+        "want_coverage": True,
+        "left_pattern": variant.provider.left_pattern,
         "model": MODEL_NAME,
+    }
+
+
+def prepare_job(variant: Variant) -> Job:
+    """The steps of model preparation; no EP has a part in them."""
+    return {
+        **base_job("prepare"),
+        "prepare": list(variant.prepare),
+        "free_dimensions": dict(variant.free_dimensions),
+        "free_dimension_denotations": dict(variant.free_dimension_denotations),
+        "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
+    }
+
+
+def load_job(variant: Variant) -> Job:
+    """Opening what a compile left, with exactly the options that the wheel will carry."""
+    return {
+        **compile_job(variant),
+        "task": "load",
+        "model": SOURCE_NAME if variant.is_source else CONTEXT_NAME,
+        "provider_options": {option.name: option.text for option in variant.load_options},
+        "optimization": variant.load_optimization,
+        "session_options": dict(variant.load_session_options),
+        "free_dimensions": {},
+        "free_dimension_denotations": {},
+        "input_shapes": {},
     }

@@ -24,6 +24,8 @@ _ERRORS: Mapping[str, type[EpctxError]] = {
     "unknown-input": ModelError,
     "shape-conflict": ModelError,
     "external-data-escape": ModelError,
+    "prepare-failed": ModelError,
+    "bad-inputs": ModelError,
     "missing-ep": ToolchainError,
     "no-device": ToolchainError,
 }

@@ -10,15 +10,17 @@ from hatch_epctx.config.environment import VARIABLES, Environment, LogLevel, rea
 from hatch_epctx.config.errors import ConfigErrors
 from hatch_epctx.config.expand import expand, single_variant
 from hatch_epctx.config.fields import walk
+from hatch_epctx.config.inputs import further_inputs
 from hatch_epctx.config.load import Machine, load_settings
 from hatch_epctx.config.models import Settings
-from hatch_epctx.config.project import Project, load_project, read_project, single_project
+from hatch_epctx.config.project import Project, build_requires, load_project, read_project, single_project
 from hatch_epctx.config.schema import schema
-from hatch_epctx.config.variant import Variant
+from hatch_epctx.config.variant import CheckPlan, Variant
 
 __all__ = [
     "UNAVAILABLE",
     "VARIABLES",
+    "CheckPlan",
     "ConfigErrors",
     "Environment",
     "InIdentity",
@@ -28,7 +30,9 @@ __all__ = [
     "Project",
     "Settings",
     "Variant",
+    "build_requires",
     "expand",
+    "further_inputs",
     "load_project",
     "load_settings",
     "read_environment",

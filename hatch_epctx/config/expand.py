@@ -5,6 +5,7 @@ Variants come in the order of declaration: models first, of each model its targe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -67,8 +68,9 @@ def expand(settings: Settings, root: Path) -> tuple[Variant, ...]:
         place = partial(settings.place, "models", name)
         errors += check_points(model, [target.name for target in chosen[name]], place)
         errors += _check_calibration(model, place)
+    companions = _companions(settings, targets, errors)
     raise_all(errors)
-    return _select(settings, root, targets, chosen)
+    return _select(settings, root, chosen, targets, companions)
 
 
 def single_variant(source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any] | None = None) -> Variant:
@@ -147,6 +149,13 @@ def _targets_of(
     return chosen
 
 
+def _companions(settings: Settings, targets: list[ResolvedTarget], errors: list[ConfigError]) -> set[str]:
+    """Expanded names of the targets that go into data packages of their own."""
+    declared, names = settings.wheel.companions, [(target.name, target.base) for target in targets]
+    place = partial(settings.place, "wheel", "companions")
+    return _matching(declared, names, "target", lambda pattern: place(declared.index(pattern)), errors)
+
+
 def _check_calibration(model: Model, place: Callable[..., str]) -> Iterator[ConfigError]:
     """Quantising needs samples, and samples without quantising would be ignored."""
     quantises = any(step.partition(":")[0] == "quantize-qdq" for step in model.prepare)
@@ -192,7 +201,11 @@ def _matching(
 
 
 def _select(
-    settings: Settings, root: Path, targets: list[ResolvedTarget], chosen: Mapping[str, tuple[ResolvedTarget, ...]]
+    settings: Settings,
+    root: Path,
+    chosen: Mapping[str, tuple[ResolvedTarget, ...]],
+    targets: list[ResolvedTarget],
+    companions: set[str],
 ) -> tuple[Variant, ...]:
     """Variants that EPCTX_MODELS and EPCTX_TARGETS leave. Shipped sources ride along: they cost no compile."""
     environment, errors = settings.environment, list[ConfigError]()
@@ -212,7 +225,8 @@ def _select(
         source = root / model.source
         for target, point in _pairs(chosen[name], model):
             if not environment.targets or f"{target.name}{point.suffix}" in wanted:
-                variants.append(_variant(name, source, model, target, point, root))
+                variant = _variant(name, source, model, target, point, root)
+                variants.append(replace(variant, companion=target.name in companions))
         variants += [_source_variant(name, source)] if model.ship_source else []
     if not variants:
         found = "no selected model is compiled for a selected target"
@@ -254,6 +268,7 @@ def _variant(
         env=MappingProxyType(declared.env),
         timeout=declared.timeout,
         required=declared.required,
+        platform=declared.platform or "",
     )
 
 

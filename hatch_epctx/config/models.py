@@ -124,6 +124,9 @@ class Model(Table):
     check: Check | None = None
     """Compare the compiled model with the CPU EP after compiling."""
 
+    license: Annotated[str | None, Presentation(why="stands in the bill of materials")] = None
+    """Licence of the model, an SPDX expression or a name, for the bill of materials."""
+
 
 class Target(Table):
     """One EP with its device and options."""
@@ -187,7 +190,8 @@ class Target(Table):
     """Ship the EP's own cache, warmed by loading the model once at build time."""
 
     platform: Annotated[PlatformTag | None, Presentation(why="chooses the wheel that carries the variant")] = None
-    """Platform tag of the wheel that this target goes into when wheels are split."""
+    """Platform tag of the wheel that this target goes into, such as "win_arm64": that of a wheel whose targets all name
+    it, and of its own wheel when wheels are split."""
 
 
 class Group(Table):
@@ -219,6 +223,19 @@ class Wheel(Table):
 
     max_size_error: Annotated[bool, Presentation(why="judges the wheel")] = False
     """A wheel beyond max-size is an error."""
+
+    max_path: Annotated[int, Field(ge=1), Presentation(why="judges the wheel")] = 105
+    """Characters of a path in the wheel beyond which a warning names it: Windows opens 260 with the folder that the
+    wheel is installed into. Only where the wheel can be installed on Windows."""
+
+    max_path_error: Annotated[bool, Presentation(why="judges the wheel")] = False
+    """A path beyond max-path is an error."""
+
+    companions: Annotated[
+        Annotated[tuple[str, ...], Field(strict=False)], Presentation(why="chooses the wheel that carries the variant")
+    ] = ()
+    """Names or globs of targets that stay out of the wheel; each goes into a data package of its own, named
+    <project>-epctx-<target>, which 'epctx build --companions' makes and the look-up finds."""
 
 
 class Cache(Table):

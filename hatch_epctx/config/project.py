@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from hatch_epctx.config.scalars import State
     from hatch_epctx.config.variant import Variant
 
-__all__ = ["Project", "load_project", "read_project", "single_project"]
+__all__ = ["Project", "build_requires", "load_project", "read_project", "single_project"]
 
 _PYPROJECT = "pyproject.toml"
 _HATCH = "hatch.toml"
+_LICENCE_LIMIT = 200
 _TARGET_HOOK_PLACE = "tool.hatch.build.targets.wheel.hooks.epctx"
 
 
@@ -42,6 +43,8 @@ class Project:
     """The distribution's name as declared; the package's where pyproject.toml gives none."""
     version: str
     """The version as declared; "0" where pyproject.toml leaves it to the build back end."""
+    licence: str = ""
+    """The project's licence as declared: an SPDX expression or free text; empty where pyproject.toml gives none."""
     settings: Settings
     variants: tuple[Variant, ...]
     """Selected variants: models in the order of their declaration, of each its targets in theirs, its source last."""
@@ -84,6 +87,7 @@ def load_project(
         root=root,
         name=name,
         version=version if isinstance(version, str) else "0",
+        licence=_licence(document),
         settings=settings,
         variants=expand(settings, root),
     )
@@ -101,6 +105,16 @@ def single_project(
     variant = single_variant(source, target, model=model)
     root = variant.source.parent
     return Project(root=root, name=variant.model, version="0", settings=settings, variants=(variant,))
+
+
+def build_requires(root: Path) -> tuple[str, ...]:
+    """`requires` of `[build-system]`, as written.
+
+    Raises:
+        ConfigError: pyproject.toml is missing or no TOML.
+    """
+    found = _table(_read_toml(root / _PYPROJECT), "build-system").get("requires", ())
+    return tuple(text for text in found if isinstance(text, str)) if isinstance(found, list) else ()
 
 
 def read_project(root: Path) -> Mapping[str, Any]:
@@ -135,6 +149,14 @@ def _default_package(root: Path, name: str) -> str:
 def _project_name(document: Mapping[str, Any]) -> str:
     name = _table(document, "project").get("name", "")
     return name if isinstance(name, str) else ""
+
+
+def _licence(document: Mapping[str, Any]) -> str:
+    """`project.license`: an SPDX expression (PEP 639), or the text of the older table."""
+    found = _table(document, "project").get("license", "")
+    text = found.get("text", "") if isinstance(found, Mapping) else found
+    # Whole licence texts are no name of a licence.
+    return text if isinstance(text, str) and len(text) <= _LICENCE_LIMIT and "\n" not in text else ""
 
 
 def _hook_table(root: Path, document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

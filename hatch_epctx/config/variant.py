@@ -77,6 +77,10 @@ class Variant:
     timeout: float = 600.0
     """Seconds."""
     required: bool = True
+    platform: str = ""
+    """Platform tag of the wheel that the target belongs in; empty where it names none."""
+    companion: bool = False
+    """Whether the variant goes into a data package of its target's and not into the wheel."""
     is_source: bool = False
     """The source model itself, for the CPU EP: nothing is compiled."""
 

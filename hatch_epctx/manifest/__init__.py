@@ -18,11 +18,13 @@ know it ignores, as long as the format is the same.
 """
 
 from hatch_epctx.manifest.loading import GRAPH_OPTIMIZATION, loading_options
+from hatch_epctx.manifest.pointer import CURRENT_NAME, POINTER_LIMIT, Current, Pointer, pointer_name
 from hatch_epctx.manifest.reading import MAX_BYTES, read_manifest
 from hatch_epctx.manifest.records import (
     FOLDER_NAME,
     FORMAT,
     MANIFEST_NAME,
+    ROLES,
     SCHEMA_VERSION,
     Artifact,
     Component,
@@ -33,18 +35,24 @@ from hatch_epctx.manifest.records import (
 from hatch_epctx.manifest.writing import write_manifest
 
 __all__ = [
+    "CURRENT_NAME",
     "FOLDER_NAME",
     "FORMAT",
     "GRAPH_OPTIMIZATION",
     "MANIFEST_NAME",
     "MAX_BYTES",
+    "POINTER_LIMIT",
+    "ROLES",
     "SCHEMA_VERSION",
     "Artifact",
     "Component",
+    "Current",
     "Facts",
     "Manifest",
+    "Pointer",
     "Variant",
     "loading_options",
+    "pointer_name",
     "read_manifest",
     "write_manifest",
 ]

@@ -152,7 +152,7 @@ def _facts(place: Place) -> Facts:
     artifacts = tuple(_artifact(item) for item in fields["artifacts"].items())
     if len({artifact.path for artifact in artifacts}) != len(artifacts):
         fields["artifacts"].fail("one file stands twice")
-    free = ("options", "toolchain", "coverage", "runtime", "signature")
+    free = ("options", "toolchain", "coverage", "check", "runtime", "signature")
     return Facts(
         kind=fields["kind"].one_of(KINDS),
         artifacts=tuple(sorted(artifacts, key=lambda artifact: artifact.path)),

@@ -75,7 +75,9 @@ class Facts:
     """Effective options of the compile."""
     toolchain: Mapping[str, Any] = field(default_factory=_empty)
     coverage: Mapping[str, Any] = field(default_factory=_empty)
-    """What became of the source's nodes."""
+    """What became of the source's nodes: EPContext nodes, nodes by EP, operators left with the EP's reasons."""
+    check: Mapping[str, Any] = field(default_factory=_empty)
+    """How the outputs compare with the source's on the CPU EP; empty where that was not asked for."""
     runtime: Mapping[str, Any] = field(default_factory=_empty)
     """What running needs: distribution and version of the EP, version of onnxruntime."""
     signature: Mapping[str, Any] = field(default_factory=_empty)

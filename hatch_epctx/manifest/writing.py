@@ -68,6 +68,8 @@ def _facts_document(facts: Facts) -> dict[str, Any]:
         "runtime": facts.runtime,
         "signature": facts.signature,
     }
+    if facts.check:
+        document["check"] = facts.check
     if facts.identity is not None:
         document["identity"] = facts.identity
     if facts.device is not None:

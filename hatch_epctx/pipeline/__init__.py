@@ -9,6 +9,7 @@ from __future__ import annotations
 from hatch_epctx.pipeline.core import Pipeline, providers_of
 from hatch_epctx.pipeline.history import last_key
 from hatch_epctx.pipeline.obtaining import ATTEMPTS
+from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
 
@@ -18,6 +19,7 @@ __all__ = [
     "Entry",
     "Pipeline",
     "Planned",
+    "Preparer",
     "Report",
     "Status",
     "last_key",

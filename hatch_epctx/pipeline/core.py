@@ -70,7 +70,7 @@ class Pipeline:
                 entries.append(Entry(planned=planned, status="miss", reason=found.reason))
             else:
                 found.close()
-                entries.append(Entry(planned=planned, status="hit"))
+                entries.append(self._obtainer.shown(Entry(planned=planned, status="hit"), found))
         return tuple(entries)
 
     def build(self) -> Build:

@@ -1,4 +1,7 @@
-"""Obtaining one variant's generation: found in the store, or compiled under its identity's lock and published."""
+"""Obtaining one variant's generation: found in the store, or compiled under its identity's lock and published.
+
+Either way it must meet what the variant demands beyond its identity (see `checking`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hatch_epctx import compile as compiling
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
+from hatch_epctx.pipeline.checking import Checker, check_coverage
 from hatch_epctx.pipeline.progress import signs_of_life
 from hatch_epctx.pipeline.records import Entry
 from hatch_epctx.source import SourceChangedError
@@ -17,7 +21,9 @@ from hatch_epctx.store import Miss, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from hatch_epctx.compile import Compiled
     from hatch_epctx.config import Variant
     from hatch_epctx.identity import Identity
     from hatch_epctx.pipeline.history import History
@@ -54,6 +60,7 @@ class Obtainer:
         self._history = history
         self._report = report
         self._offline = offline
+        self._checker = Checker(store, report=report)
         self.stopping = threading.Event()
         """Set it to end waits for locks and to start no further compile."""
 
@@ -99,15 +106,32 @@ class Obtainer:
             raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
         with self._held(variant, identity):
             found = self.find(identity)
-            if not isinstance(found, Miss):
-                return self._hit(planned, identity, found)
-            self._refuse_offline(variant, found)
-            if self.stopping.is_set():
-                raise CompileError("the build was stopped", where=variant.name, reason="stopped")
-            generation = self._compile(planned, identity, source, why=found.reason)
-        if generation.warning:
+            if isinstance(found, Miss):
+                self._refuse_offline(variant, found)
+                if self.stopping.is_set():
+                    raise CompileError("the build was stopped", where=variant.name, reason="stopped")
+                generation = self._compile(planned, identity, source, why=found.reason)
+                entry = Entry(planned=planned, status="compiled", reason=found.reason, generation=generation)
+            else:
+                generation, entry = found, self._hit(planned, identity, found)
+        if generation.warning and entry.status == "compiled":
             self._report(variant, f"warning: {generation.warning}")
-        return Entry(planned=planned, status="compiled", reason=found.reason, generation=generation)
+        return self._demanded(entry, identity, generation)
+
+    def _demanded(self, entry: Entry, identity: Identity, generation: Generation) -> Entry:
+        """The entry of a result that meets what the variant demands beyond its identity; else it is given up."""
+        variant, facts = entry.variant, generation.record.result
+        with ExitStack() as undo:
+            undo.push(generation)
+            check_coverage(variant, facts)
+            check = self._checker.ensure(entry.planned, identity, generation, fresh=entry.status == "compiled")
+            undo.pop_all()
+        return replace(self.shown(entry, generation), check=check)
+
+    def shown(self, entry: Entry, generation: Generation) -> Entry:
+        """The entry with what the record of its generation says, which may be closed by then."""
+        prepared = [generation.file(item) for item in generation.record.artifacts if item.role == "prepared"]
+        return replace(entry, facts=generation.record.result, prepared=prepared[0] if prepared else None)
 
     @contextmanager
     def _held(self, variant: Variant, identity: Identity) -> Iterator[None]:
@@ -143,8 +167,13 @@ class Obtainer:
         with self._store.staging() as staging:
             with signs_of_life(self._report, variant):
                 compiled = compiling.compile_variant(
-                    variant, source, staging.path, option_digests=planned.option_digests
+                    variant,
+                    source,
+                    staging.path,
+                    option_digests=planned.option_digests,
+                    calibration=planned.calibration,
                 )
+            failure = self._judged(planned, identity, compiled, staging.path)
             self._unchanged(planned)
             record = Record(
                 identity=identity.digest,
@@ -154,8 +183,28 @@ class Obtainer:
             )
             generation = self._store.publish(staging, record, select=not identity.uncertain)
         self._history.remember(variant, identity)
+        if failure is not None:
+            generation.close()
+            raise failure
         self._report(variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
+        for lost in compiled.facts.get("metadata_lost", ()):
+            self._report(variant, f"warning: metadata lost by the compile: {lost}")
         return generation
+
+    def _judged(self, planned: Planned, identity: Identity, compiled: Compiled, folder: Path) -> EpctxError | None:
+        """What the variant's demands have against a result.
+
+        It is published all the same: it is a right result of its identity, and other demands, such as a wider
+        tolerance, may accept it without a new compile.
+        """
+        try:
+            check_coverage(planned.variant, compiled.facts)
+            if planned.variant.check is not None:
+                check = self._checker.run(planned, identity, compiled.artifacts, folder)
+                compiled.facts["check"] = check
+        except (CompileError, ModelError) as error:
+            return error
+        return None
 
     def _refuse_offline(self, variant: Variant, miss: Miss) -> None:
         if self._offline:

@@ -15,8 +15,8 @@ from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import EpctxError, ModelError, ToolchainError
 from hatch_epctx.identity import identify
 from hatch_epctx.pipeline.records import Planned, raise_all
-from hatch_epctx.source import SourceChangedError, SourceModel, digest_option, read_source
-from hatch_epctx.toolchain import Toolchain, discover, machine_key
+from hatch_epctx.source import SourceChangedError, SourceModel, digest_inputs, digest_option, read_source
+from hatch_epctx.toolchain import Toolchain, discover, machine_key, read_preparation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,14 +80,31 @@ class Preparer:
                 raise
             return Planned(variant=variant, source=source, skipped=str(error), asked=asked)
         digests = self._option_digests(variant)
+        model = f"tool.epctx.models.{variant.model}"
+        calibration = self._inputs(variant.calibration, place=f"{model}.calibration")
+        identity = identify(
+            variant,
+            source,
+            toolchain,
+            digests,
+            preparation=read_preparation(variant.prepare, where=f"{model}.prepare"),
+            calibration=calibration,
+        )
+        check_inputs = variant.check.inputs if variant.check else None
         return Planned(
             variant=variant,
             source=source,
-            identity=identify(variant, source, toolchain, digests),
+            identity=identity,
             toolchain=toolchain,
             option_digests=digests,
+            calibration=calibration,
+            check_inputs=self._inputs(check_inputs, place=f"{model}.check.inputs"),
             asked=asked,
         )
+
+    def _inputs(self, path: Path | None, *, place: str) -> str | None:
+        """Digest of a file of inputs, where one is named."""
+        return None if path is None else digest_inputs(path, place=place, digest=self._store.digest)
 
     def forget_toolchains(self) -> None:
         """Look at every toolchain anew when it is next needed."""
@@ -95,7 +112,14 @@ class Preparer:
             self._toolchains.clear()
 
     def _source(self, variant: Variant) -> SourceModel:
-        place = f"tool.epctx.models.{variant.model}.source"
+        return self.read(variant.source, place=f"tool.epctx.models.{variant.model}.source")
+
+    def read(self, source: Path, *, place: str) -> SourceModel:
+        """The source model at `source` as it is now; `place` is where the configuration names it.
+
+        Raises:
+            ModelError: it is missing, unfit, or keeps changing.
+        """
 
         def scan(path: Path, digest: str) -> ScannedModel:
             with self._store.staging() as staging:
@@ -103,11 +127,11 @@ class Preparer:
 
         for _ in range(_READS):
             try:
-                return read_source(variant.source, place=place, store=self._store, scan=scan)
+                return read_source(source, place=place, store=self._store, scan=scan)
             except SourceChangedError:
                 continue
         raise ModelError(
-            f"{variant.source.name} changed {_READS} times while it was being read",
+            f"{source.name} changed {_READS} times while it was being read",
             where=place,
             remedy="Let it come to rest and build again; nothing was compiled.",
             reason="source-changed",

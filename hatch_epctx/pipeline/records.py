@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -36,6 +37,10 @@ class Planned:
     toolchain: Toolchain | None = None
     option_digests: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Content digest of each file or folder option by its name, as the identity has it."""
+    calibration: str | None = None
+    """Content digest of the samples that model preparation reads, as the identity has it."""
+    check_inputs: str | None = None
+    """Content digest of the inputs that the check runs; no part of the identity."""
     skipped: str = ""
     asked: float = field(default_factory=time.monotonic, compare=False)
     """When all this was so, in seconds of `time.monotonic`."""
@@ -52,6 +57,12 @@ class Entry:
     generation: Generation | None = None
     """Leased until `Build.close`."""
     error: EpctxError | None = None
+    check: Mapping[str, Any] | None = None
+    """What the comparison with the CPU EP found, where the variant demands one; see `checking`."""
+    facts: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    """Of the generation's record: coverage, operators left, metadata lost and so on."""
+    prepared: Path | None = None
+    """The model that was compiled, where it was prepared: in the store, as long as the generation is not collected."""
     seconds: float = 0.0
     """Wall time of this build's work on the variant; presentation only."""
 

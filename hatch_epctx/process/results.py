@@ -69,6 +69,11 @@ def _seconds(value: Any, place: str) -> None:
         raise ValueError(f"{place} is no duration")
 
 
+def _figure(value: Any, place: str) -> None:
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+        raise ValueError(f"{place} is no figure")
+
+
 def _anything(_value: Any, _place: str) -> None:
     pass
 
@@ -159,6 +164,20 @@ _DEVICE = _whole(
         "metadata": _table(_text),
     }
 )
+_LEFT = _whole({"operator": _text, "count": _count, "reason": _text})
+_OUTPUT = _whole(
+    {
+        "name": _text,
+        "verdict": _text,
+        "values": _count,
+        "beyond": _count,
+        "max_abs": _figure,
+        "max_rel": _figure,
+        "cosine": _figure,
+        "exact": _flag,
+    }
+)
+_CHECKED = _whole({"samples": _count, "generated": _flag, "device": _text, "outputs": _list(_OUTPUT)})
 _ARTIFACT = _whole({"role": _role, "path": _flat_name, "size": _count, "digest": _digest})
 
 
@@ -167,7 +186,8 @@ def _artifacts(value: Any, place: str) -> None:
     names = [item["path"] for item in value]
     if len(names) != len(set(names)):
         raise ValueError(f"{place} names a file twice")
-    if [item["role"] for item in value].count("model") != 1:
+    role = "prepared" if any(item["role"] == "prepared" for item in value) else "model"
+    if [item["role"] for item in value].count(role) != 1:
         raise ValueError(f"{place} holds not exactly one model")
 
 
@@ -189,7 +209,9 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "context_nodes": _count,
     "nodes_left": _count,
     "coverage": _table(_count),
+    "left": _list(_LEFT),
     "providers": _list(_text),
+    "check": _CHECKED,
     "metadata_lost": _list(_text),
     "seconds": _table(_seconds),
     "extra": _table(_anything),
@@ -202,6 +224,8 @@ _OWED: Final[Mapping[Task, tuple[str, ...]]] = {
     "compile": _COMPILED,
     "source": _COMPILED,
     "load": ("providers",),
+    "check": ("check",),
+    "prepare": ("artifacts",),
     "inspect": ("scan", "extra"),
     "rename": ("artifacts",),
 }

@@ -196,6 +196,10 @@ class Provider:
     """SDK versions that the distribution tells."""
     run_environment: tuple[str, ...] = ()
     """Environment variables that change output and that a target must declare in `env` to be seen."""
+    left_pattern: str = ""
+    """Regular expression over the EP's verbose log that finds why it leaves nodes to the CPU, piece by piece: the head
+    of a block (group `failed` not empty where nodes are refused), a node in it (`operator`, `node`), the block's
+    `reason`, and a `cause` with a `code` that stands before the block. Empty: the EP says nothing."""
     procedure: str = "hatch_epctx.worker.procedure"
     """Module that holds the worker's tasks for this EP; a stub in tests names its own."""
 

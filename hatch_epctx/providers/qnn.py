@@ -284,5 +284,10 @@ QNN = Provider(
             pattern=r"(?m)^qnn_version\s*=\s*['\"]([0-9][0-9A-Za-z.]*)['\"]",
         ),
     ),
+    # LogNodeSupport of the EP, at level verbose (2.7.0); the warning before it says which backend's call refused.
+    left_pattern=r"(?P<cause>QNN\.backendValidateOpConfig\(\) failed)(?: for node .* with (?P<code>error code \d+))?"
+    r"|LogNodeSupport\] Validation (?:PASSED|(?P<failed>FAILED)) for "
+    r"|\tOperator type: (?P<operator>\S+) Node name: (?P<node>.*?) Node index: \d+"
+    r"|\tREASON : (?P<reason>.+)",
     run_environment=("ORT_QNN_CUSTOM_OP_DOMAINS", "GPE_KWAY_PARTITIONS"),
 )

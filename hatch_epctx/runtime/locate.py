@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hatch_epctx.errors import LookupFailure
-from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
+from hatch_epctx.files import read_bounded
+from hatch_epctx.manifest import (
+    CURRENT_NAME,
+    FOLDER_NAME,
+    MANIFEST_NAME,
+    POINTER_LIMIT,
+    Current,
+    Pointer,
+    pointer_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,16 +43,18 @@ def locate(name_or_path: str | PathLike[str]) -> Path:
 
 
 def _by_name(name: str) -> Path:
-    """Look in the package's own folders, then below every entry of the import path.
+    """Look in the package's own folders, then for the pointer of an editable install, then below the import path.
 
-    The latter is for editable installs: force-included files land in site-packages, where the source package hides
-    them from everything that asks the package itself.
+    The last is for files that were installed beside an editable package, which hides them from everything that asks
+    the package itself.
     """
     top, *rest = name.split(".")
     locations = _locations(top)
     entries = [Path(entry).absolute() for entry in sys.path]
-    folders = [Path(location, *rest) for location in locations] + [Path(entry, top, *rest) for entry in entries]
-    found = _first(folder / FOLDER_NAME for folder in folders)
+    own, others = [Path(location, *rest) for location in locations], [Path(entry, top, *rest) for entry in entries]
+    folders = own + others
+    found = _first(folder / FOLDER_NAME for folder in own) or _pointed(name, entries)
+    found = found or _first(folder / FOLDER_NAME for folder in others)
     if found is not None:
         return found
     plain = Path(name).absolute()
@@ -64,6 +75,37 @@ def _by_name(name: str) -> Path:
         remedy="Build and install its wheel with the epctx hook on; a checkout that was never built has none.",
         reason="no-manifest",
         detail="Looked in:\n" + "\n".join(f"  {folder}" for folder in dict.fromkeys(folders) if folder.is_dir()),
+    )
+
+
+def _pointed(name: str, entries: Iterable[Path]) -> Path | None:
+    """The package folder of an editable install; None where no entry of the import path has a pointer to one.
+
+    Raises:
+        LookupFailure: the folder that the pointer names is gone, or was never built.
+        VerificationError: the pointer is malformed.
+    """
+    file = next((entry / pointer_name(name) for entry in entries if (entry / pointer_name(name)).is_file()), None)
+    if file is None:
+        return None
+    pointer = Pointer.from_bytes(read_bounded(file, POINTER_LIMIT), where=str(file))
+    current = Path(pointer.folder, CURRENT_NAME)
+    try:
+        generation = Current.from_bytes(read_bounded(current, POINTER_LIMIT), where=str(current)).generation
+    except OSError as error:
+        raise _gone(name, pointer, current) from error
+    folder = current.parent / generation
+    if not (folder / MANIFEST_NAME).is_file():
+        raise _gone(name, pointer, folder)
+    return folder
+
+
+def _gone(name: str, pointer: Pointer, place: Path) -> LookupFailure:
+    return LookupFailure(
+        f"the compiled models of the editable install of {name!r} are not there",
+        where=str(place),
+        remedy=f"Run 'epctx build' in {pointer.project}, with the same EPCTX_CACHE_DIR as the install had.",
+        reason="editable-not-built",
     )
 
 

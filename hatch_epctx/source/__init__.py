@@ -1,11 +1,12 @@
-"""What a compile reads: source models, and the files and folders behind provider options.
+"""What a compile reads: source models, files of inputs, and the files and folders behind provider options.
 
-Both are digested for the identity (`read_source`, `digest_option`) and copied into the compile's private folder
+All are digested for the identity (`read_source`, `digest_option`) and copied into the compile's private folder
 (`snapshot`, `snapshot_option`), where the copies must have the digests of the identity: `SourceChangedError` otherwise.
 """
 
 from __future__ import annotations
 
+from hatch_epctx.source.inputs import digest_inputs, snapshot_inputs
 from hatch_epctx.source.models import (
     ONNX_LIMIT,
     SourceChangedError,
@@ -14,16 +15,19 @@ from hatch_epctx.source.models import (
     snapshot,
     snapshot_model,
 )
-from hatch_epctx.source.options import copy_name, digest_option, snapshot_option
+from hatch_epctx.source.options import copy_name, digest_option, snapshot_option, walk_folder
 
 __all__ = [
     "ONNX_LIMIT",
     "SourceChangedError",
     "SourceModel",
     "copy_name",
+    "digest_inputs",
     "digest_option",
     "read_source",
     "snapshot",
+    "snapshot_inputs",
     "snapshot_model",
     "snapshot_option",
+    "walk_folder",
 ]

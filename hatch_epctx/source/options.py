@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.providers import OptionValue
 
-__all__ = ["copy_name", "digest_option", "snapshot_option"]
+__all__ = ["copy_name", "digest_option", "snapshot_option", "walk_folder"]
 
 
 def copy_name(option: OptionValue) -> str:
@@ -43,7 +43,7 @@ def digest_option(option: OptionValue, *, place: str, digest: Callable[[Path], s
     try:
         if option.folder is None:
             return digest(path)
-        return digest_entries((name, digest(found)) for name, found in _walk(path, ""))
+        return digest_entries((name, digest(found)) for name, found in walk_folder(path, ""))
     except OSError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(path)
         raise ConfigError(
@@ -67,7 +67,7 @@ def snapshot_option(option: OptionValue, folder: Path, digest: str) -> None:
             copied = copy_and_digest(path, copy)[0]
         else:
             copy.mkdir()
-            copied = digest_entries([(name, _copy(found, copy / name)) for name, found in _walk(path, "")])
+            copied = digest_entries([(name, _copy(found, copy / name)) for name, found in walk_folder(path, "")])
     except OSError as error:
         if str(path) not in str(error.filename):
             raise  # of the copy, which the store explains
@@ -94,7 +94,7 @@ def _copy(source: Path, copy: Path) -> str:
     return copy_and_digest(source, copy)[0]
 
 
-def _walk(folder: Path, name: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
+def walk_folder(folder: Path, name: str = "", above: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
     """(relative POSIX name, path) of each file below `folder`; `above` holds the real folders on the way here."""
     real = os.path.realpath(folder)
     if real in above:  # a link that leads back to a folder above it
@@ -104,6 +104,6 @@ def _walk(folder: Path, name: str, above: frozenset[str] = frozenset()) -> Itera
     for entry in found:
         place = f"{name}/{entry.name}" if name else entry.name
         if entry.is_dir():
-            yield from _walk(Path(entry.path), place, above | {real})
+            yield from walk_folder(Path(entry.path), place, above | {real})
         elif entry.is_file():
             yield place, Path(entry.path)

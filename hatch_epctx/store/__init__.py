@@ -9,8 +9,20 @@ from __future__ import annotations
 
 from hatch_epctx.store.core import Store
 from hatch_epctx.store.generation import Generation, Miss
+from hatch_epctx.store.layout import default_root
 from hatch_epctx.store.records import Artifact, Marker, Record, parse_marker
 from hatch_epctx.store.staging import Staging
 from hatch_epctx.store.sweep import Swept
 
-__all__ = ["Artifact", "Generation", "Marker", "Miss", "Record", "Staging", "Store", "Swept", "parse_marker"]
+__all__ = [
+    "Artifact",
+    "Generation",
+    "Marker",
+    "Miss",
+    "Record",
+    "Staging",
+    "Store",
+    "Swept",
+    "default_root",
+    "parse_marker",
+]

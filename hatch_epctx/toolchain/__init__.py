@@ -1,15 +1,27 @@
 """The toolchain: everything undeclared that changes a compile's output, named without paths and times.
 
 ONNX Runtime and the EP with every file of theirs, SDK versions, what the EP reports of its device, and, where the EP
-bakes them into the context binary, the instruction set and the cores of this machine. Nothing is imported from
+bakes them into the context binary, the instruction set and the cores of this machine; the libraries that prepare
+models. Nothing is imported from
 ONNX Runtime or the EP, and no process is started: devices come from a `probe` that the caller brings.
 """
 
 from __future__ import annotations
 
 from hatch_epctx.toolchain.closure import closure_digest, closure_files
-from hatch_epctx.toolchain.discovery import discover
+from hatch_epctx.toolchain.discovery import BUILDS, discover
 from hatch_epctx.toolchain.machine import machine_key
+from hatch_epctx.toolchain.preparation import read_preparation
 from hatch_epctx.toolchain.records import Component, Probe, Toolchain
 
-__all__ = ["Component", "Probe", "Toolchain", "closure_digest", "closure_files", "discover", "machine_key"]
+__all__ = [
+    "BUILDS",
+    "Component",
+    "Probe",
+    "Toolchain",
+    "closure_digest",
+    "closure_files",
+    "discover",
+    "machine_key",
+    "read_preparation",
+]

@@ -3,7 +3,8 @@
 from hatch_epctx.wheelfile.archive import Problem, Reason
 from hatch_epctx.wheelfile.check import check_wheel
 from hatch_epctx.wheelfile.entries import Entry
-from hatch_epctx.wheelfile.reading import read_members
+from hatch_epctx.wheelfile.fresh import create_wheel
+from hatch_epctx.wheelfile.reading import packed_sizes, read_members
 from hatch_epctx.wheelfile.writer import Compression, ZipTime, add_files, metadata_folder, reproducible_time
 
 __all__ = [
@@ -14,7 +15,9 @@ __all__ = [
     "ZipTime",
     "add_files",
     "check_wheel",
+    "create_wheel",
     "metadata_folder",
+    "packed_sizes",
     "read_members",
     "reproducible_time",
 ]

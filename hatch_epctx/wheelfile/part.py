@@ -25,6 +25,7 @@ __all__ = ["replacing"]
 
 _ABANDONED = 3600.0
 """Seconds since a part file last grew after which nobody can be writing it any more."""
+_NEW_MODE = 0o644
 _FLUSH_EVERY = 64 << 20
 
 
@@ -32,8 +33,9 @@ _FLUSH_EVERY = 64 << 20
 def replacing(target: Path) -> Iterator[IO[bytes]]:
     """A new file beside `target` that takes its place when the block ends well and is removed when it does not.
 
-    The new file is durable before it is visible and has the permissions of the old one. A process that is killed
-    leaves a hidden ``.epctx-*.part`` file; those of the same target that are an hour old are removed here.
+    The new file is durable before it is visible and has the permissions of the old one, 0644 where there was none. A
+    process that is killed leaves a hidden ``.epctx-*.part`` file; those of the same target that are an hour old are
+    removed here.
 
     Raises:
         OSError: nothing changed at `target`, except that the last step, the folder's fsync, may fail.
@@ -49,7 +51,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     try:
         with io.BufferedRandom(_PartFile(descriptor)) as stream:
             yield stream
-        part.chmod(stat.S_IMODE(target.stat().st_mode))
+        part.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else _NEW_MODE)
         files.fsync_file(part)
         files.move(part, target)
     except BaseException:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["read_members"]
+__all__ = ["packed_sizes", "read_members"]
 
 
 def read_members(
@@ -50,6 +50,20 @@ def read_members(
             except ContentError as error:
                 raise _malformed(path, [error.problem]) from error
         return {member.name: member.info.file_size for member in files}, read
+
+
+def packed_sizes(path: Path) -> dict[str, int]:
+    """Bytes that each file takes up in the wheel at `path`.
+
+    Raises:
+        VerificationError: no zip, or one that two readers could see differently.
+        OSError: the file cannot be read.
+    """
+    with open_archive(path) as archive:
+        problems = [problem for problem in archive.problems if problem.reason != "collision"]
+        if problems:
+            raise _malformed(path, problems)
+        return {member.name: member.info.compress_size for member in archive.members if not member.is_folder}
 
 
 def _malformed(path: Path, problems: list[Problem]) -> VerificationError:

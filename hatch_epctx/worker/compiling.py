@@ -14,14 +14,13 @@ stays one file as long as its source is below `INLINE_LIMIT`.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.files import atomic_write, read_bounded, remove_tree
 from hatch_epctx.worker import graphs, validating
-from hatch_epctx.worker.coverage import coverage
+from hatch_epctx.worker.coverage import coverage, left_operators, nodes_left
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.probing import ep_version
 from hatch_epctx.worker.protocol import CONTEXT_NAME, MODEL_NAME, SOURCE_NAME, WEIGHTS_NAME, Artifact, Result
@@ -64,7 +63,8 @@ def compile_model(job: Job) -> Result:
     done = time.monotonic()
     result["seconds"] = {"prepare": ready - start, "compile": compiled - ready, "finish": done - compiled}
     if job.get("want_coverage"):
-        result["coverage"] = coverage(job, ep)
+        left = nodes_left(parse(Path(CONTEXT_NAME)))
+        result["coverage"], result["left"] = coverage(job, ep, left)
         result["seconds"]["coverage"] = time.monotonic() - done
     return result
 
@@ -78,7 +78,8 @@ def prepare(job: Job) -> Source:
     """
     source = read_source(Path(MODEL_NAME))
     names, denotations = job.get("free_dimensions", {}), job.get("free_dimension_denotations", {})
-    check_dimensions(source.facts, names, denotations)
+    if not job.get("prepared"):
+        check_dimensions(source.facts, names, denotations)
     shaped = set_input_shapes(source.model, job.get("input_shapes", {}), names, denotations)
     if shaped:
         source = Source(model=source.model, facts=facts(source.model))
@@ -123,17 +124,17 @@ def _run_compiler(job: Job, ep: Ep, source: Source) -> None:
         )
         compiler.compile_to_file(CONTEXT_NAME)
     except Exception as error:  # ONNX Runtime has an exception class per status, below RuntimeError and Exception
-        raise _compile_fault(job, source, error) from error
+        raise _compile_fault(job, ep, source, error) from error
 
 
-def _compile_fault(job: Job, source: Source, error: Exception) -> TaskError:
+def _compile_fault(job: Job, ep: Ep, source: Source, error: Exception) -> TaskError:
     text = describe(error)
     tried = job.get("optimization", "basic")
     others = ", ".join(f"'{name}'" for name in ("basic", "disable-all", "extended", "all") if name != tried)
     if "Unable to compile any nodes" in text:
         return TaskError(
             "no-node",
-            f"{job['ep']} took no node of the model; its operators are {_operators(source)}",
+            f"{job['ep']} took no node of the model; its operators are {_operators(job, ep, source)}",
             remedy=f"Try optimization = {others} (now '{tried}'), give sizes to dynamic dims with free-dimensions, "
             "or leave the model out of this target: the CPU EP runs it as it is.",
         )
@@ -143,13 +144,10 @@ def _compile_fault(job: Job, source: Source, error: Exception) -> TaskError:
     return TaskError("ep-error", f"{job['ep']} failed to compile the model: {text}", remedy=remedy)
 
 
-def _operators(source: Source) -> str:
-    """The model's operators, the most frequent first, a handful of them."""
-    counts = Counter(
-        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        for node in graphs.model_nodes(source.model)
-    )
-    names = [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+def _operators(job: Job, ep: Ep, source: Source) -> str:
+    """The model's operators, the most frequent first, a handful of them, with what the EP says against them."""
+    left = coverage(job, ep, graphs.model_nodes(source.model))[1]
+    names = [f"{item['operator']} ({item['reason']})" if item["reason"] else item["operator"] for item in left]
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
@@ -171,7 +169,7 @@ def finish(job: Job, source: Source) -> Result:
     model.ir_version = min(model.ir_version, max(source.model.ir_version, OLDEST_IR))
     data = _serialise(job, model)
     validating.check_paths(data, folder)
-    nodes = sum(len(graph.node) for graph in graphs.main_and_subgraphs(model))
+    left = nodes_left(model)
     return {
         "ok": True,
         "artifacts": [_written(CONTEXT_NAME, data), *names.artifacts],
@@ -179,8 +177,9 @@ def finish(job: Job, source: Source) -> Result:
         "outputs": graphs.graph_outputs(model),
         "compatibility": _compatibility(model, job["ep"]),
         "context_nodes": count,
-        "nodes_left": nodes - count,
+        "nodes_left": len(left),
         "coverage": {},
+        "left": left_operators(left),
         "metadata_lost": lost,
     }
 

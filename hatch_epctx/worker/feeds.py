@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["UNKNOWN_SIZES", "feeds", "is_dynamic", "not_generated"]
+__all__ = ["ELEMENT_LIMIT", "NUMPY_TYPES", "UNKNOWN_SIZES", "feeds", "is_dynamic", "not_generated"]
 
 SEED: Final = 20240229
 UNKNOWN_SIZES: Final = (1, 16, 64, 224)
@@ -22,7 +22,7 @@ UNKNOWN_SIZES: Final = (1, 16, 64, 224)
 ELEMENT_LIMIT: Final = 1 << 24
 """Elements of one generated input; beyond it dynamic dims are 1."""
 
-_NUMPY: Final = {
+NUMPY_TYPES: Final = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
     "tensor(float16)": np.float16,
@@ -42,7 +42,7 @@ _NUMPY: Final = {
 def not_generated(inputs: Sequence[Any]) -> str:
     """Why no inputs can be generated, such as for a sequence or a type that numpy does not have; else empty."""
     for value in inputs:
-        if value.type not in _NUMPY:
+        if value.type not in NUMPY_TYPES:
             return f"input {value.name!r} has type {value.type}, for which no value is generated"
     return ""
 
@@ -63,7 +63,8 @@ def feeds(inputs: Sequence[Any], unknown: int) -> dict[str, Any]:
     """
     generator = np.random.default_rng(SEED)
     return {
-        value.name: _array(generator, np.dtype(_NUMPY[value.type]), _shape(value.shape, unknown)) for value in inputs
+        value.name: _array(generator, np.dtype(NUMPY_TYPES[value.type]), _shape(value.shape, unknown))
+        for value in inputs
     }
 
 

@@ -20,7 +20,7 @@ from hatch_epctx.worker.wording import describe
 if TYPE_CHECKING:
     from hatch_epctx.worker.protocol import Job
 
-__all__ = ["load"]
+__all__ = ["load", "open_model"]
 
 
 def load(job: Job) -> Result:
@@ -35,15 +35,8 @@ def load(job: Job) -> Result:
     start = time.monotonic()
     ep = open_ep(job)
     ready = time.monotonic()
-    session = _open(job, ep)
+    session = open_model(job, ep)
     opened = time.monotonic()
-    providers = [str(name) for name in session.get_providers()]
-    if ep.name not in providers:
-        raise TaskError(
-            "fallback",
-            f"ONNX Runtime opened the model on {', '.join(providers)} in place of {ep.name}",
-            remedy="The EP does not take the model on this machine: check its driver, device and version.",
-        )
     extra: dict[str, Any] = {}
     if reason := not_generated(session.get_inputs()):
         extra["not_run"] = reason
@@ -52,11 +45,28 @@ def load(job: Job) -> Result:
     done = time.monotonic()
     return {
         "ok": True,
-        "providers": providers,
+        "providers": [str(name) for name in session.get_providers()],
         "onnxruntime": str(ep.runtime.__version__),
         "seconds": {"register": ready - start, "session": opened - ready, "run": done - opened},
         "extra": extra,
     }
+
+
+def open_model(job: Job, ep: Ep) -> Any:
+    """A session of `job["model"]` that is really on the job's EP.
+
+    Raises:
+        TaskError: load-failed or fallback.
+    """
+    session = _open(job, ep)
+    providers = [str(name) for name in session.get_providers()]
+    if ep.name not in providers:
+        raise TaskError(
+            "fallback",
+            f"ONNX Runtime opened the model on {', '.join(providers)} in place of {ep.name}",
+            remedy="The EP does not take the model on this machine: check its driver, device and version.",
+        )
+    return session
 
 
 def _open(job: Job, ep: Ep) -> Any:

@@ -59,6 +59,14 @@ def _task(name: Task) -> Callable[[Job], Result]:
         from hatch_epctx.worker.loading import load
 
         return load
+    if name == "prepare":
+        from hatch_epctx.worker.preparation import prepare_model
+
+        return prepare_model
+    if name == "check":
+        from hatch_epctx.worker.checking import check
+
+        return check
     if name in ("inspect", "rename"):
         from hatch_epctx.worker import describing
 

@@ -11,16 +11,24 @@ import json
 from typing import Any, Final, Literal, TypedDict
 
 __all__ = [
+    "CALIBRATION_NAME",
     "CONTEXT_NAME",
     "FORMAT",
+    "INPUTS_NAME",
     "JOB_NAME",
     "LOG_NAME",
     "MODEL_NAME",
+    "PREPARED_NAME",
     "RESULT_NAME",
+    "SOURCE_FOLDER",
     "SOURCE_NAME",
     "WEIGHTS_NAME",
     "Artifact",
+    "CheckJob",
+    "Checked",
+    "CheckedOutput",
     "Job",
+    "LeftOperator",
     "ProbedDevice",
     "Reason",
     "Result",
@@ -42,9 +50,17 @@ MODEL_NAME: Final = "model.onnx"
 CONTEXT_NAME: Final = "model_ctx.onnx"
 SOURCE_NAME: Final = "model_src.onnx"
 WEIGHTS_NAME: Final = "model_ctx_weights.data"
+SOURCE_FOLDER: Final = "source"
+"""Where the source lies in the folder of a check."""
+INPUTS_NAME: Final = "inputs.npz"
+"""The file of a check's inputs."""
+CALIBRATION_NAME: Final = "calibration.npz"
+"""The file of inputs that quantising reads."""
+PREPARED_NAME: Final = "prepared.onnx"
+"""The prepared model as it is kept to be looked at."""
 
-Task = Literal["scan", "probe", "compile", "source", "load", "inspect", "rename"]
-Role = Literal["model", "context", "weights", "ep-cache", "log"]
+Task = Literal["scan", "probe", "compile", "source", "load", "prepare", "check", "inspect", "rename"]
+Role = Literal["model", "context", "weights", "ep-cache", "log", "prepared", "prepared-data"]
 Reason = Literal[
     "no-node",
     "dynamic-shape",
@@ -58,10 +74,13 @@ Reason = Literal[
     "ep-error",
     "invalid-output",
     "invalid-model",
+    "prepare-failed",
     "too-large",
     "load-failed",
     "run-failed",
     "fallback",
+    "bad-inputs",
+    "check-failed",
 ]
 """Stable words for programs: why a task failed.
 
@@ -77,11 +96,28 @@ no-device          the EP shows no device of the asked kind
 ep-error           the EP or ONNX Runtime failed, or the procedure did
 invalid-output     the compiled model breaks a rule of `validating`
 invalid-model      the source is no usable ONNX model
+prepare-failed     a step of model preparation cannot be done on this model
 too-large          beyond protobuf's 2 GiB
 load-failed        the compiled model cannot be opened
 run-failed         it opens, and its first inference fails
 fallback           it opens on other EPs than the asked one
+bad-inputs         a file of inputs that does not fit the model
+check-failed       its outputs differ from the source's beyond the tolerance
 """
+
+
+class CheckJob(TypedDict):
+    """What a check runs and demands."""
+
+    inputs: bool
+    """Whether `INPUTS_NAME` holds the inputs; they are generated otherwise."""
+    seed: int
+    ranges: dict[str, list[float]]
+    rtol: float
+    atol: float
+    cosine: float | None
+    reference_optimization: str
+    """Level at which the CPU EP loads the source."""
 
 
 class Job(TypedDict, total=False):
@@ -106,18 +142,25 @@ class Job(TypedDict, total=False):
     needs_static_shapes: bool
     """compile: refuse a model whose inputs keep dynamic dims, before the EP sees it."""
     want_coverage: bool
-    """compile: fill in `Result.coverage`, at the price of a second compile."""
+    """compile: fill in `Result.coverage` and the reasons in `Result.left`."""
+    left_pattern: str
+    """compile: reads from the EP's verbose log why it leaves nodes; see `Provider.left_pattern`."""
     provider_options: dict[str, str]
     session_options: dict[str, str]
     free_dimensions: dict[str, int]
     free_dimension_denotations: dict[str, int]
     input_shapes: dict[str, list[int]]
     """Sizes by input, -1 where the model's own dim stays; written into the graph before the compile."""
+    prepare: list[str]
+    """prepare: the steps, in order."""
+    prepared: bool
+    """compile: the source has been prepared, so that free dimensions may be written into it already."""
     optimization: str
     """disable-all, basic, extended, all: of the compile, or of the load for task load."""
     embed: bool
     model: str
     """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for the rest."""
+    check: CheckJob
     names: dict[str, str]
     """rename: new flat names of the files that the model refers to, by their old ones."""
 
@@ -170,6 +213,44 @@ class Artifact(TypedDict):
     digest: str
 
 
+class LeftOperator(TypedDict):
+    """An operator whose nodes were left to the CPU."""
+
+    operator: str
+    """With its domain, where that is not ONNX's own."""
+    count: int
+    reason: str
+    """What the EP says about most of its nodes; empty where it says nothing."""
+
+
+class CheckedOutput(TypedDict):
+    """How one output of the compiled model compares with the source's."""
+
+    name: str
+    verdict: str
+    """within, beyond; random (the source gives other values each time), not-compared (no tensor), not-finite (where
+    the source is), reference-not-finite, shape."""
+    values: int
+    beyond: int
+    """Values that do not agree."""
+    max_abs: float | None
+    max_rel: float | None
+    """Largest difference, relative to the largest expected magnitude of the output."""
+    cosine: float | None
+    exact: bool
+    """Equality was demanded: labels, indices, booleans, texts."""
+
+
+class Checked(TypedDict):
+    """What a check found."""
+
+    samples: int
+    generated: bool
+    device: str
+    """Kind of the device that ran the compiled model; another than the target's where it was a simulator."""
+    outputs: list[CheckedOutput]
+
+
 class Result(TypedDict, total=False):
     """What a worker reports. `ok` false comes with `error`, `reason` and perhaps `remedy`."""
 
@@ -200,8 +281,11 @@ class Result(TypedDict, total=False):
     """Nodes of the compiled model that are no EPContext nodes."""
     coverage: dict[str, int]
     """Source nodes by EP as ORT's assignment info says; empty where it cannot be had."""
+    left: list[LeftOperator]
+    """compile: operators of the nodes left, the most frequent first."""
     providers: list[str]
     """load: the session's providers."""
+    check: Checked
     metadata_lost: list[str]
     seconds: dict[str, float]
     """Wall time by step: presentation only."""

@@ -17,10 +17,12 @@ from hatch_epctx.files import check_location, read_bounded
 from hatch_epctx.worker import graphs
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.protocol import (
+    CALIBRATION_NAME,
     CONTEXT_NAME,
     JOB_NAME,
     LOG_NAME,
     MODEL_NAME,
+    PREPARED_NAME,
     RESULT_NAME,
     SOURCE_NAME,
     Result,
@@ -38,7 +40,17 @@ __all__ = ["LIMIT", "Source", "facts", "parse", "read_source", "scan"]
 LIMIT: Final = (1 << 31) - 1
 """Bytes of an ONNX file: protobuf's own limit."""
 
-_RESERVED_NAMES: Final = {JOB_NAME, RESULT_NAME, LOG_NAME, MODEL_NAME, SOURCE_NAME}
+_RESERVED_NAMES: Final = {
+    JOB_NAME,
+    RESULT_NAME,
+    LOG_NAME,
+    MODEL_NAME,
+    SOURCE_NAME,
+    PREPARED_NAME,
+    CALIBRATION_NAME,
+    "quantised.onnx",
+    "coverage.log",
+}
 _RESERVED_HEADS: Final = (CONTEXT_NAME.removesuffix(".onnx"), "option-")
 """Names in a job's folder that are not the model's to use, in lower case: some file systems ignore case."""
 

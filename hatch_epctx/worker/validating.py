@@ -88,23 +88,33 @@ def check_tensors(model: ModelProto) -> None:
             )
 
 
-def check_interface(model: ModelProto, source: ScannedModel, sizes: Mapping[str, int]) -> None:
+def check_interface(
+    model: ModelProto, source: ScannedModel, sizes: Mapping[str, int], *, what: str = "the compiled model"
+) -> None:
     """Check inputs and outputs against the source's.
+
+    Args:
+        model: what was made.
+        source: facts of what it was made from.
+        sizes: free dimensions by name.
+        what: what was made, for messages.
 
     Raises:
         TaskError: invalid-output.
     """
-    _check_values("input", source["inputs"], graphs.graph_inputs(model), sizes)
+    _check_values("input", source["inputs"], graphs.graph_inputs(model), sizes, what)
     # An overridden name may be inferred otherwise on the way to an output: only numbers of the source bind there.
-    _check_values("output", source["outputs"], graphs.graph_outputs(model), {})
+    _check_values("output", source["outputs"], graphs.graph_outputs(model), {}, what)
 
 
-def _check_values(what: str, before: Sequence[ValueInfo], after: Sequence[ValueInfo], sizes: Mapping[str, int]) -> None:
+def _check_values(
+    kind: str, before: Sequence[ValueInfo], after: Sequence[ValueInfo], sizes: Mapping[str, int], what: str
+) -> None:
     names, found = [value["name"] for value in before], [value["name"] for value in after]
     if names != found:
         raise TaskError(
             "invalid-output",
-            f"the compiled model has the {what}s {_list(found)}, expected {_list(names)} in this order",
+            f"{what} has the {kind}s {_list(found)}, expected {_list(names)} in this order",
         )
     for old, new in zip(before, after, strict=True):
         if old["type"] != new["type"]:
@@ -112,7 +122,7 @@ def _check_values(what: str, before: Sequence[ValueInfo], after: Sequence[ValueI
         else:
             fault = shape_fault(old, new, sizes)
         if fault:
-            raise TaskError("invalid-output", f"{what} {old['name']!r} of the compiled model {fault}")
+            raise TaskError("invalid-output", f"{kind} {old['name']!r} of {what} {fault}")
 
 
 def _list(names: Sequence[str]) -> str:

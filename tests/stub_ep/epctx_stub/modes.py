@@ -44,5 +44,7 @@ MODES = {
     "load-crash": "compiles; loading dies of SIGSEGV",
     "load-hang": "compiles; loading never ends",
     "load-fallback": "compiles; loading ends up on another EP",
+    "check-pass": "compiles and loads; the check against the CPU EP passes",
+    "check-no-device": "compiles and loads; the check finds no device",
     "run-fail": "compiles and loads; the first inference fails",
 }

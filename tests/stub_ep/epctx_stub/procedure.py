@@ -29,6 +29,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             return {"format": FORMAT, **_compile(job)}
         if job["task"] == "load":
             return {"format": FORMAT, **_load(job)}
+        if job["task"] == "check":
+            return {"format": FORMAT, **_check(job)}
         if job["task"] == "probe":
             return {"format": FORMAT, **_probe(job)}
     except TaskError as error:
@@ -228,6 +230,14 @@ def _load(job: dict[str, Any]) -> dict[str, Any]:
     if mode == "run-fail":
         raise TaskError("run-failed", f"{job['ep']} opens the model and fails at the first inference: as it was told")
     return {"ok": True, "providers": [job["ep"], "CPUExecutionProvider"], "seconds": {}, "extra": {}}
+
+
+def _check(job: dict[str, Any]) -> dict[str, Any]:
+    if job["provider_options"].get("mode") == "check-no-device":
+        raise TaskError("no-device", "the stub shows no device, as it was told")
+    output = {"name": "y", "verdict": "within", "values": 1, "beyond": 0, "max_abs": 0.0, "max_rel": 0.0}
+    output |= {"cosine": 1.0, "exact": False}
+    return {"ok": True, "check": {"samples": 1, "generated": True, "device": "cpu", "outputs": [output]}}
 
 
 def _probe(job: dict[str, Any]) -> dict[str, Any]:

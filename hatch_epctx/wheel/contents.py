@@ -17,9 +17,11 @@ from hatch_epctx.folder import (
     plan_folder,
     write_folder,
 )
-from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
+from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, ROLES
+from hatch_epctx.sbom import FILE_NAME
+from hatch_epctx.wheel.bill import bill_of_materials
 from hatch_epctx.wheelfile import Entry as WheelEntry
-from hatch_epctx.wheelfile import add_files
+from hatch_epctx.wheelfile import add_files, metadata_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,15 +31,25 @@ if TYPE_CHECKING:
     from hatch_epctx.pipeline import Build, Entry
     from hatch_epctx.providers import OptionValue
 
-__all__ = ["add_package", "folder_in_wheel", "model_contents", "write_package"]
+__all__ = ["add_package", "folder_in_wheel", "model_contents", "plan_package", "write_package"]
 
-_COVERAGE: Final = ("context_nodes", "nodes_left", "coverage")
+_COVERAGE: Final = ("context_nodes", "nodes_left", "coverage", "left")
 _SIGNATURE: Final = ("inputs", "outputs")
 
 
 def folder_in_wheel(package: str) -> str:
     """Path of the package folder in the wheel, with a slash at its end: "acme_vision/_epctx/"."""
     return f"{package.replace('.', '/')}/{FOLDER_NAME}/"
+
+
+def plan_package(built: Build, *, version: str) -> FolderPlan | None:
+    """Names and manifest of the package folder of `built`; None where every variant was skipped. Writes nothing.
+
+    Raises:
+        VerificationError: names clash.
+    """
+    package, models = built.project.settings.package, model_contents(built)
+    return plan_folder(package_name=package, package_version=version, models=models) if models else None
 
 
 def write_package(built: Build, out: Path, *, version: str) -> FolderPlan | None:
@@ -61,26 +73,37 @@ def write_package(built: Build, out: Path, *, version: str) -> FolderPlan | None
     return write_folder(out, package_name=package, package_version=version, models=models)
 
 
-def add_package(built: Build, wheel: Path, *, version: str) -> FolderPlan | None:
-    """Add the package folder of `built` to the finished wheel at `wheel`, in one streaming pass.
+def add_package(built: Build, wheel: Path, *, version: str, name: str = "", folder: str = "") -> FolderPlan | None:
+    """Add the package folder of `built` and its bill of materials to the finished wheel, in one streaming pass.
 
     Whatever the wheel holds below that folder already (leavings of an earlier build in the source tree) is dropped:
     a target that was renamed must not live on.
+
+    Args:
+        built: a build without failures.
+        wheel: as its build backend finished it.
+        version: of the distribution, for the manifest and the bill of materials.
+        name: of the distribution; the project's when left out.
+        folder: path of the package folder in the wheel, with a slash at its end; inside the project's package when
+            left out.
 
     Returns:
         What was added; None where every variant was skipped: the wheel stays as it is.
 
     Raises:
+        ToolchainError: the CycloneDX library is not installed.
         VerificationError: names clash, a file is not what its record says, or the wheel is damaged.
         StoreError: the wheel cannot be written.
     """
-    settings, models = built.project.settings, model_contents(built)
-    if not models:
+    settings = built.project.settings
+    plan = plan_package(built, version=version)
+    if plan is None:
         return None
-    plan = plan_folder(package_name=settings.package, package_version=version, models=models)
-    base = folder_in_wheel(settings.package)
+    base = folder or folder_in_wheel(settings.package)
     entries = [WheelEntry(name=base + file.name, source=file.path, digest=file.digest) for file in plan.files]
     entries.append(WheelEntry(name=base + MANIFEST_NAME, source=plan.manifest_bytes))
+    bill = bill_of_materials(built, plan, base=base, name=name or built.project.name, version=version)
+    entries.append(WheelEntry(name=f"{metadata_folder(wheel)}/sboms/{FILE_NAME}", source=bill))
     add_files(wheel, entries, compression=settings.wheel.compression, owned=base.rstrip("/"))
     return plan
 
@@ -102,6 +125,7 @@ def _content(entry: Entry) -> VariantContent:
     files = tuple(
         ContentFile(path=generation.file(item), size=item.size, digest=item.digest, role=item.role)
         for item in record.artifacts
+        if item.role in ROLES
     )
     provider = variant.provider
     document = identity.document
@@ -120,6 +144,7 @@ def _content(entry: Entry) -> VariantContent:
         options=_options(variant),
         toolchain=document["toolchain"],
         coverage={name: record.result[name] for name in _COVERAGE if name in record.result},
+        check=_check(entry.check or {}),
         runtime=_runtime(document["toolchain"]),
         signature={name: record.result[name] for name in _SIGNATURE if name in record.result},
     )
@@ -131,10 +156,40 @@ def _options(variant: Variant) -> dict[str, Any]:
         "embed": variant.embed,
         "free_dimensions": dict(variant.free_dimensions),
         "free_dimension_denotations": dict(variant.free_dimension_denotations),
+        "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
         "optimization": variant.optimization,
+        "prepare": list(variant.prepare),
         "provider_options": {option.name: _text(option) for option in variant.provider_options},
         "session_options": dict(variant.session_options),
     }
+
+
+def _check(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a check: outcome and figures with one digit.
+
+    More digits depend on the CPU that ran the source, and the same inputs are to give the same wheel everywhere.
+    """
+    if facts.get("outcome") != "passed":
+        return {name: facts[name] for name in ("outcome", "why") if name in facts}
+    outputs = {
+        output["name"]: {
+            "verdict": output["verdict"],
+            **{name: _one_digit(output[name]) for name in ("max_abs", "max_rel") if output[name] is not None},
+            **({"cosine": round(output["cosine"], 3)} if output["cosine"] is not None else {}),
+        }
+        for output in facts["outputs"]
+    }
+    return {
+        "outcome": facts["outcome"],
+        "generated": facts["generated"],
+        "samples": facts["samples"],
+        "simulated": facts["simulated"],
+        "outputs": outputs,
+    }
+
+
+def _one_digit(value: float) -> float:
+    return float(f"{value:.0e}")
 
 
 def _text(option: OptionValue) -> str:

@@ -1,0 +1,42 @@
+"""Files of the project that a build reads beside its models."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hatch_epctx.config.targets import resolve_target
+from hatch_epctx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hatch_epctx.config.models import Settings
+
+__all__ = ["further_inputs"]
+
+
+def further_inputs(settings: Settings, root: Path) -> tuple[Path, ...]:
+    """Inputs of checks, samples for quantising, files and folders behind provider options; whether they exist or not.
+
+    A target that does not fit its EP has none: that is said when a wheel is built, which may have an EP that is not
+    installed here.
+    """
+    paths = [root / text for text in _of_models(settings)]
+    for name, target in settings.targets.items():
+        try:
+            resolved = resolve_target(name, target, root, partial(settings.place, "targets", name))
+        except ConfigError:
+            continue
+        options = [option for one in resolved for option in (*one.provider_options, *one.runtime_options)]
+        paths += [path for option in options if (path := option.file or option.folder) is not None]
+    return tuple(dict.fromkeys(paths))
+
+
+def _of_models(settings: Settings) -> Iterator[str]:
+    for model in settings.models.values():
+        if model.calibration is not None:
+            yield model.calibration
+        if model.check is not None and model.check.inputs is not None:
+            yield model.check.inputs
