@@ -112,7 +112,7 @@ def _prepare(
     outcome = run(prepare_job(variant), folder, timeout=variant.timeout, env={})
     result = result_of(outcome, place=variant.name, what="model preparation", fallback=CompileError, hint=hint)
     remove_tree(folder / CALIBRATION_NAME)
-    facts = {"nodes": result.get("extra", {}).get("nodes", {}), "metadata_lost": result.get("metadata_lost", [])}
+    facts = {"steps": result.get("extra", {}).get("steps", []), "metadata_lost": result.get("metadata_lost", [])}
     return _artifacts(result), facts
 
 

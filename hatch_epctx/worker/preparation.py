@@ -52,7 +52,7 @@ def prepare_model(job: Job) -> Result:
     model = ModelProto()
     model.CopyFrom(source.model)
     normalise_locations(model)
-    counts = {"before": source.facts["nodes"]}
+    counts: list[dict[str, Any]] = []
     for step in job["prepare"]:
         name, _, argument = step.partition(":")
         try:
@@ -65,12 +65,12 @@ def prepare_model(job: Job) -> Result:
                 f"the step {step!r} failed: {describe(error)}",
                 remedy=f"Remove {step!r} from prepare, or put it elsewhere among the steps.",
             ) from error
-        counts[step] = len(list(graphs.model_nodes(model)))
+        counts.append({"step": step, "nodes": len(list(graphs.model_nodes(model)))})
     check_interface(model, source.facts, job.get("free_dimensions", {}), what="the prepared model")
     lost = restore_metadata(source.model, model)
     data = _bytes(model)
     atomic_write(Path(MODEL_NAME), data, durable=False)
-    return {"ok": True, "artifacts": _kept(data, model), "metadata_lost": lost, "extra": {"nodes": counts}}
+    return {"ok": True, "artifacts": _kept(data, model), "metadata_lost": lost, "extra": {"steps": counts}}
 
 
 def _bytes(model: ModelProto) -> bytes:
