@@ -18,7 +18,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"files"}),
     frozenset({"manifest", "providers"}),
     frozenset({"runtime", "worker", "lease", "statcache"}),
-    frozenset({"config", "process"}),
+    frozenset({"config", "process", "_pyinstaller"}),
     frozenset({"store", "toolchain"}),
     frozenset({"source", "remote", "collect"}),
     frozenset({"identity", "compile", "findings"}),

@@ -192,3 +192,48 @@ def test_a_file_that_cannot_be_read(folder: Path) -> None:
     (folder / "file.bin").chmod(0)
     with pytest.raises(VerificationError, match="cannot be read"):
         verify_files(folder, [artifact()], "once")
+
+
+LARGE = b"0123456789abcdef" * (verify.LARGE >> 4)
+
+
+def test_large_files_are_read_ahead_and_hashed_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by a thread of its own; whichever is wrong is named."""
+    import threading
+
+    monkeypatch.setattr(verify, "_cores", lambda: 4)
+    names: set[str] = set()
+    real = verify.digest_ahead
+
+    def counted(stream: Any) -> Any:
+        names.add(threading.current_thread().name)
+        return real(stream)
+
+    monkeypatch.setattr(verify, "digest_ahead", counted)
+    contents = {f"{n}.bin": LARGE + bytes([n]) * n for n in range(4)}
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    artifacts = [artifact(data, name) for name, data in contents.items()]
+    verify_files(folder, [artifact(), *artifacts], "once")
+    assert len(names) > 1
+    assert all(name.startswith("epctx-verify") for name in names)
+    names.clear()
+    verify_files(folder, [artifact(), *artifacts], "once")
+    assert not names
+    with (folder / "2.bin").open("r+b") as stream:
+        stream.seek(5 << 20)
+        stream.write(b"!")
+    for mode in ("once", "always"):
+        with pytest.raises(VerificationError, match="SHA-256") as caught:
+            verify_files(folder, artifacts, mode)
+        assert caught.value.where == str(folder / "2.bin")
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7])
+def test_reading_ahead_gives_the_same_digest(folder: Path, size: int) -> None:
+    from hatch_epctx.digest import digest_ahead
+
+    data = os.urandom(size)
+    (folder / "x").write_bytes(data)
+    with (folder / "x").open("rb", buffering=0) as stream:
+        assert digest_ahead(stream) == (digest_bytes(data), size)

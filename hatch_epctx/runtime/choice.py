@@ -55,6 +55,8 @@ class Choice:
     """cpu, gpu or npu: of the device that will run it."""
     path: Path
     """The ONNX file, absolute; its context binaries lie beside it."""
+    digest: str
+    """SHA-256 of the ONNX file, as the manifest records it; empty where it records none."""
     provider_options: Mapping[str, str]
     """The manifest's options that loading needs, the caller's merged over them."""
     session_options: Mapping[str, str]
@@ -68,6 +70,8 @@ class Choice:
     note: str = ""
     """What the look-up did not compare (a simulator in place of the hardware), and versions that differ from those of
     the compile."""
+    hold: object = field(default=None, repr=False, compare=False)
+    """Keeps what `path` leads to from being collected (see `archives`): keep the choice for as long as you use it."""
     ep_device: OrtEpDevice | None = field(default=None, repr=False, compare=False)
     """The device for `SessionOptions.add_provider_for_devices`; None for the CPU EP and EPs without devices."""
 

@@ -18,9 +18,13 @@ from hatch_epctx.errors import LookupFailure, VerificationError
 from hatch_epctx.files import read_bounded
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, MAX_BYTES, Component, Manifest, Variant, read_manifest
 from hatch_epctx.runtime.locate import is_import_name, locate
+from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hatch_epctx.runtime.archives import Archive
+    from hatch_epctx.runtime.verify import Verify
 
 __all__ = ["Folder", "Held", "open_folder", "open_package", "variants_of"]
 
@@ -39,11 +43,35 @@ class Folder:
     """Import name of the companion that brings it; empty for a package that was asked for."""
     fault: str = ""
     """Why none of its variants may be used; empty when they may."""
+    archive: Archive | None = None
+    """The archive that it lies in; `path` then leads into that."""
 
     @property
     def package(self) -> str:
         """What messages call it."""
         return self.companion or self.manifest.package_name or str(self.path)
+
+    def ready(self, variant: Variant, mode: Verify) -> tuple[Path, object]:
+        """A folder on disk with the variant's files, verified, and what has to live as long as they are used.
+
+        Raises:
+            VerificationError: a file is missing or not what the manifest says.
+            LookupFailure: it has to be unpacked and cannot be.
+        """
+        artifacts = variant.facts.artifacts if variant.facts is not None else ()
+        if self.archive is None:
+            verify_files(self.path, artifacts, mode)
+            return self.path, None
+        if not artifacts:
+            raise LookupFailure(
+                "records no files (made by another tool), and the archive cannot be opened by ONNX Runtime itself",
+                where=str(self.path),
+                remedy="Install it unpacked.",
+                reason="unverifiable",
+            )
+        from hatch_epctx.runtime.archives import unpack
+
+        return unpack(self.archive, artifacts, mode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +82,24 @@ class Held:
     folder: Folder
 
 
-def open_folder(path: Path) -> Folder:
-    """Read the manifest of the package folder at `path`.
+def open_folder(place: Path | Archive) -> Folder:
+    """Read the manifest of the package folder at `place`.
 
     Raises:
         VerificationError: it cannot be read, is malformed, or of a newer format.
     """
-    file = path / MANIFEST_NAME
+    if not isinstance(place, Path):
+        data = place.read(MANIFEST_NAME, MAX_BYTES)
+        where = str(place.path / MANIFEST_NAME)
+        return Folder(path=place.path, manifest=read_manifest(data, where=where), archive=place)
+    file = place / MANIFEST_NAME
     try:
         data = read_bounded(file, MAX_BYTES)
     except OSError as error:
         raise VerificationError(
             f"cannot be read: {error.strerror or error}", where=str(file), reason="unreadable"
         ) from error
-    return Folder(path=path, manifest=read_manifest(data, where=str(file)))
+    return Folder(path=place, manifest=read_manifest(data, where=str(file)))
 
 
 def open_package(name_or_path: str | os.PathLike[str]) -> tuple[Folder, ...]:
@@ -110,16 +142,14 @@ def _components(folder: Folder, model: str) -> tuple[Component, ...]:
 
 def _companions(package: str) -> Iterator[Folder]:
     """Folders of the companions on the import path, by name; the first of each name counts, as in an import."""
-    seen: dict[str, Path] = {}
+    places: dict[str, Path | Archive] = {}
     for entry in sys.path:
-        for name in _marked(Path(entry)):
-            seen.setdefault(name, Path(entry, name, FOLDER_NAME).absolute())
+        for name, place in _marked(Path(entry).absolute()):
+            places.setdefault(name, place)
     head = package.replace(".", "_") + _MARK
-    for name in sorted(seen):
-        if not (seen[name] / MANIFEST_NAME).is_file():
-            continue
+    for name in sorted(places):
         try:
-            folder = open_folder(seen[name])
+            folder = open_folder(places[name])
         except VerificationError:
             if name.startswith(head):
                 raise
@@ -128,12 +158,21 @@ def _companions(package: str) -> Iterator[Folder]:
             yield replace(folder, companion=name)
 
 
-def _marked(entry: Path) -> list[str]:
+def _marked(entry: Path) -> Iterator[tuple[str, Path | Archive]]:
+    """Import names that may be companions', with their package folders, in one entry of the import path."""
     try:
         with os.scandir(entry) as items:
-            return [item.name for item in items if _MARK in item.name and item.name.isidentifier()]
-    except OSError:  # an archive, or nothing there
-        return []
+            names = [item.name for item in items if _MARK in item.name and item.name.isidentifier()]
+    except NotADirectoryError:
+        from hatch_epctx.runtime.archives import archives_in
+
+        yield from ((name, archive) for name, archive in archives_in(entry) if _MARK in name)
+        return
+    except OSError:  # nothing there
+        return
+    for name in names:
+        if (entry / name / FOLDER_NAME / MANIFEST_NAME).is_file():
+            yield name, entry / name / FOLDER_NAME
 
 
 def _same_version(folders: tuple[Folder, ...]) -> tuple[Folder, ...]:

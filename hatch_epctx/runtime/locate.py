@@ -1,4 +1,4 @@
-"""Finding the package folder: by import name without importing the package, or by path."""
+"""Finding the package folder: by import name without importing the package, or by path, on disk or in an archive."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
 
+    from hatch_epctx.runtime.archives import Archive
+
 __all__ = ["is_import_name", "locate"]
 
 
@@ -32,17 +34,18 @@ def is_import_name(name_or_path: str | PathLike[str]) -> bool:
     return isinstance(name_or_path, str) and all(part.isidentifier() for part in name_or_path.split("."))
 
 
-def locate(name_or_path: str | PathLike[str]) -> Path:
-    """The absolute folder that holds manifest.json.
+def locate(name_or_path: str | PathLike[str]) -> Path | Archive:
+    """The absolute folder that holds manifest.json, or its place in an archive.
 
     Raises:
-        LookupFailure: nothing was found; the message lists where it was looked for.
+        LookupFailure: nothing was found; the message lists where it was looked for. Or an archive that is given
+            itself holds several.
     """
     text = os.fspath(name_or_path)
     return _by_name(text) if is_import_name(name_or_path) else _by_path(Path(text).absolute())
 
 
-def _by_name(name: str) -> Path:
+def _by_name(name: str) -> Path | Archive:
     """Look in the package's own folders, then for the pointer of an editable install, then below the import path.
 
     The last is for files that were installed beside an editable package, which hides them from everything that asks
@@ -57,6 +60,9 @@ def _by_name(name: str) -> Path:
     found = found or _first(folder / FOLDER_NAME for folder in others)
     if found is not None:
         return found
+    archive = _in_archive(folder / FOLDER_NAME for folder in folders)
+    if archive is not None:
+        return archive
     plain = Path(name).absolute()
     found = _first([plain, plain / FOLDER_NAME])
     if found is not None:
@@ -68,7 +74,6 @@ def _by_name(name: str) -> Path:
             remedy=f"Install the distribution that brings it into this environment ({sys.prefix}), or pass a path.",
             reason="unknown-package",
         )
-    _refuse_archive(name, folders)
     raise LookupFailure(
         f"the package {name!r} has no {FOLDER_NAME}/{MANIFEST_NAME}",
         where=name,
@@ -120,10 +125,10 @@ def _locations(top: str) -> list[str]:
     return list(spec.submodule_search_locations or ()) if spec is not None else []
 
 
-def _by_path(path: Path) -> Path:
+def _by_path(path: Path) -> Path | Archive:
     if path.name == MANIFEST_NAME and path.is_file():
         return path.parent
-    found = _first([path, path / FOLDER_NAME])
+    found = _first([path, path / FOLDER_NAME]) or _in_archive([path])
     if found is None:
         raise LookupFailure(
             f"no {MANIFEST_NAME} there" if path.is_dir() else "no such folder",
@@ -138,14 +143,12 @@ def _first(folders: Iterable[Path]) -> Path | None:
     return next((folder for folder in folders if (folder / MANIFEST_NAME).is_file()), None)
 
 
-def _refuse_archive(name: str, folders: list[Path]) -> None:
-    for folder in folders:
-        archive = next((parent for parent in folder.parents if parent.is_file()), None)
-        if archive is not None:
-            raise LookupFailure(
-                f"the package {name!r} is imported from the archive {archive.name}",
-                where=str(archive),
-                remedy="ONNX Runtime opens files on disk, and reading from archives is not available in this version: "
-                "install the wheel unpacked.",
-                reason="archive",
-            )
+def _in_archive(paths: Iterable[Path]) -> Archive | None:
+    """The first package folder among `paths` that lead into a zip file."""
+    for path in paths:
+        if any(parent.is_file() for parent in (path, *path.parents)):
+            from hatch_epctx.runtime.archives import archive_at
+
+            if found := archive_at(path):
+                return found
+    return None

@@ -12,7 +12,6 @@ from hatch_epctx.runtime.choice import Choice, Rejection, listing
 from hatch_epctx.runtime.folders import Folder, Held, open_package, variants_of
 from hatch_epctx.runtime.request import Fallback, Request, Verify, make_request
 from hatch_epctx.runtime.selection import Candidate, candidates, remedies, source_of
-from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -150,6 +149,7 @@ class Package:
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
         session_options: Mapping[str, str] | SessionOptions | None = None,
+        as_bytes: bool = False,
     ) -> InferenceSession:
         """A session of the variant that `lookup` gives; `runtime.explain` tells which it was.
 
@@ -168,6 +168,8 @@ class Package:
             provider_options: for the EP.
             session_options: as in `lookup`, or the caller's own `onnxruntime.SessionOptions` without providers. That
                 object is changed, and serves one attempt: a creation that fails is then an error.
+            as_bytes: hand the ONNX file to ORT as bytes, the very ones whose digest was checked; what it refers to
+                is still found beside it.
 
         Raises:
             LookupFailure, VerificationError, ValueError, TypeError: as `lookup`.
@@ -188,7 +190,7 @@ class Package:
         rejected: list[Rejection] = []
         for choice in _choices(request, rejected):
             try:
-                session = sessions.create(choice, request.base)
+                session = sessions.create(choice, request.base, as_bytes=as_bytes)
             except sessions.CreationFailed as failed:
                 rejected.append(failed.rejection)
                 if request.fallback == "error" or request.base is not None:
@@ -232,8 +234,8 @@ def _choices(request: Request, rejected: list[Rejection]) -> Iterator[Choice]:
 
 def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -> Choice:
     variant, folder = candidate.variant, candidate.folder
-    if variant.facts is not None:
-        verify_files(folder.path, variant.facts.artifacts, request.verify)
+    artifacts = variant.facts.artifacts if variant.facts is not None else ()
+    place, hold = folder.ready(variant, request.verify)
     compiled = variant.facts is None or variant.facts.kind == "compiled"
     guard = {_NO_COMPILE: "1"} if compiled else {}
     return Choice(
@@ -241,12 +243,14 @@ def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -
         variant=variant.name,
         ep=variant.ep,
         device=candidate.device,
-        path=folder.path / variant.model_file,
+        path=place / variant.model_file,
+        digest=next((a.digest for a in artifacts if a.path == variant.model_file), ""),
         provider_options=MappingProxyType({**variant.provider_options, **request.provider}),
         session_options=MappingProxyType({**guard, **variant.session_options, **request.entries}),
         rejected=tuple(rejected),
         package=folder.package,
         note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
+        hold=hold,
         ep_device=candidate.ep_device,
     )
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import IO, TYPE_CHECKING, Final, Literal, NoReturn
 
-from hatch_epctx.digest import digest_bytes, digest_stream
+from hatch_epctx.digest import digest_ahead, digest_bytes, digest_stream
 from hatch_epctx.errors import VerificationError
 from hatch_epctx.files import atomic_write, make_private_dir, open_regular, read_bounded
+from hatch_epctx.runtime.places import is_private, private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from hatch_epctx.manifest import Artifact
 
@@ -31,6 +31,8 @@ Verify = Literal["always", "once", "never"]
 
 GRAIN: Final = 2.0
 """Seconds: a file younger than this is not remembered, since a second change might leave its times as they are."""
+LARGE: Final = 8 << 20
+"""Bytes from which a file is worth a thread."""
 _REMEDY: Final = "The installation is damaged or was changed: reinstall the package."
 
 
@@ -40,23 +42,51 @@ def verify_files(folder: Path, artifacts: Iterable[Artifact], mode: Verify) -> N
     Raises:
         VerificationError: reason missing-file, escape (a link), modified-file or unreadable.
     """
-    for artifact in artifacts:
-        _verify_file(folder / artifact.path, artifact, mode)
+    left = [artifact for artifact in artifacts if not _settled(folder / artifact.path, artifact, mode)]
+    left.sort(key=lambda artifact: -artifact.size)  # the longest first, so that it is not alone at the end
+    threads = min(_cores(), sum(artifact.size >= LARGE for artifact in left))
+    if threads < 2:
+        for artifact in left:
+            _hash_file(folder / artifact.path, artifact, mode)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # what small packages and second starts do without
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="epctx-verify") as pool:
+        for _ in pool.map(lambda artifact: _hash_file(folder / artifact.path, artifact, mode), left):
+            pass
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def record_folder() -> Path | None:
-    """Folder of the records: below XDG_CACHE_HOME, ~/.cache, ~/Library/Caches or %LOCALAPPDATA%. None: no home."""
-    if os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", ""))
-    else:
-        own = "Library/Caches" if sys.platform == "darwin" else ".cache"
-        home = os.path.expanduser("~")  # noqa: PTH111  # leaves "~" where there is no home; Path.home() raises
-        base = Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/{own}")
-    # A relative base is to be ignored (XDG Base Directory Specification).
-    return base / "hatch-epctx" / "verified" if base.is_absolute() else None
+    """Folder of the records; None where there is no home."""
+    return private_folder("verified")
 
 
-def _verify_file(path: Path, artifact: Artifact, mode: Verify) -> None:
+def _settled(path: Path, artifact: Artifact, mode: Verify) -> bool:
+    """Whether nothing has to be read: the file is there, as large as it should be, and known or not to be known."""
+    with _opened(path, artifact) as stream:
+        return mode == "never" or (mode == "once" and _remembered(os.fstat(stream.fileno()), artifact.digest))
+
+
+def _hash_file(path: Path, artifact: Artifact, mode: Verify) -> None:
+    with _opened(path, artifact) as stream:
+        status = os.fstat(stream.fileno())
+        try:
+            digest, _ = (digest_ahead if status.st_size >= LARGE else digest_stream)(stream)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        after = os.fstat(stream.fileno())
+    if digest != artifact.digest:
+        _refuse(path, f"SHA-256 {digest}", f"{artifact.digest} as the manifest records")
+    if mode == "once" and _times(status) == _times(after):
+        _remember(after, digest)
+
+
+def _opened(path: Path, artifact: Artifact) -> IO[bytes]:
+    """The file, regular and of the recorded size."""
     try:
         # ORT itself refuses a model file that is a link out of its package.
         if stat.S_ISLNK(path.lstat().st_mode):
@@ -67,29 +97,25 @@ def _verify_file(path: Path, artifact: Artifact, mode: Verify) -> None:
                 remedy="Install with real files (uv: --link-mode=copy or hardlink).",
                 reason="escape",
             )
-        with open_regular(path) as stream:
-            status = os.fstat(stream.fileno())
-            if status.st_size != artifact.size:
-                _refuse(path, f"{status.st_size} bytes", f"{artifact.size} bytes as the manifest records")
-            if mode == "never" or (mode == "once" and _remembered(status, artifact.digest)):
-                return
-            digest, _ = digest_stream(stream)
-            after = os.fstat(stream.fileno())
+        stream = open_regular(path)
     except FileNotFoundError as error:
         raise VerificationError(
             "the file is missing", where=str(path), remedy=_REMEDY, reason="missing-file"
         ) from error
     except OSError as error:
-        raise VerificationError(
-            f"cannot be read: {error.strerror or error}", where=str(path), reason="unreadable"
-        ) from error
-    if digest != artifact.digest:
-        _refuse(path, f"SHA-256 {digest}", f"{artifact.digest} as the manifest records")
-    if mode == "once" and _times(status) == _times(after):
-        _remember(after, digest)
+        raise _unreadable(path, error) from error
+    size = os.fstat(stream.fileno()).st_size
+    if size != artifact.size:
+        stream.close()
+        _refuse(path, f"{size} bytes", f"{artifact.size} bytes as the manifest records")
+    return stream
 
 
-def _refuse(path: Path, found: str, expected: str) -> None:
+def _unreadable(path: Path, error: OSError) -> VerificationError:
+    return VerificationError(f"cannot be read: {error.strerror or error}", where=str(path), reason="unreadable")
+
+
+def _refuse(path: Path, found: str, expected: str) -> NoReturn:
     raise VerificationError(found, where=str(path), expected=expected, remedy=_REMEDY, reason="modified-file")
 
 
@@ -111,7 +137,7 @@ def _remembered(status: os.stat_result, digest: str) -> bool:
         return False
     try:
         line = _line(status, digest)
-        return _private(folder) and read_bounded(_record(folder, status), len(line)) == line
+        return is_private(folder) and read_bounded(_record(folder, status), len(line)) == line
     except OSError:
         return False
 
@@ -123,15 +149,7 @@ def _remember(status: os.stat_result, digest: str) -> None:
         return
     try:
         make_private_dir(folder)
-        if _private(folder):
+        if is_private(folder):
             atomic_write(_record(folder, status), _line(status, digest), durable=False)
     except OSError:
         return
-
-
-def _private(folder: Path) -> bool:
-    """Whether nobody else may write records: a shared cache folder could vouch for anything."""
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        return False
-    return os.name == "nt" or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)

@@ -1,0 +1,9 @@
+"""The EP's libraries stay in one folder: each looks for the others, and for its plugins, beside itself."""
+
+from PyInstaller.utils.hooks import collect_data_files, collect_dynamic_libs
+
+datas = collect_data_files("onnxruntime_ep_nv_tensorrt_rtx")
+binaries = collect_dynamic_libs(
+    "onnxruntime_ep_nv_tensorrt_rtx", search_patterns=["*.so", "*.so.*", "*.dll", "*.dylib"]
+)
+bindepend_symlink_suppression = ["**/onnxruntime_ep_nv_tensorrt_rtx/*"]
