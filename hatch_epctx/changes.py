@@ -55,8 +55,11 @@ def in_words(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
             taken |= {change.field for change in found}
             lines.append(f"{title} changed: {_component(_at(old, prefix), _at(new, prefix))}")
     rest = [line for change in changes if change.field not in taken for line in _line(change)]
-    model = [line for line in rest if line.startswith(_MODEL)]
-    return (*model, *[line for line in rest if line not in model], *lines)
+    # The model first, then what the user declares, then what the machine brought; stable within each.
+    rest.sort(
+        key=lambda line: next((place for place, start in enumerate(_MODEL) if line.startswith(start)), len(_MODEL))
+    )
+    return (*rest, *lines)
 
 
 def _is_container(change: Change) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -157,6 +160,24 @@ class Run:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+def here(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, check: bool = True) -> Run:
+    """Run the command line in this process: for tests that look at answers, many times faster than `epctx`."""
+    from hatch_epctx.cli import main
+
+    out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+    try:
+        os.chdir(cwd or before)
+        with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, env or {}):
+            code = main([str(argument) for argument in arguments])
+    finally:
+        os.chdir(before)
+    run = Run(code=code, out=out.getvalue(), err=err.getvalue())
+    assert "Traceback" not in run.err, run.err
+    if check:
+        assert run.code == 0, run.err + run.out
+    return run
 
 
 def epctx(

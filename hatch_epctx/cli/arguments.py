@@ -69,7 +69,8 @@ def plan(parser: ArgumentParser) -> None:
 
 def build(parser: ArgumentParser) -> None:
     """Arguments of `epctx build`."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the package folder here; new or empty")
+    text = "write the package folder here; an earlier one is replaced"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     project(parser)
     selection(parser)
     jobs(parser)

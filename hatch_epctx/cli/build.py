@@ -10,7 +10,7 @@ from hatch_epctx.cli.projects import described, open_pipeline
 from hatch_epctx.findings import coverage_in_words, left_in_words
 from hatch_epctx.frontend import refresh
 from hatch_epctx.manifest import ROLES
-from hatch_epctx.wheel import write_package
+from hatch_epctx.wheel import check_out, replace_package
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -23,6 +23,8 @@ __all__ = ["build"]
 def build(options: Namespace) -> int:
     """Compile what changed. A failed variant stops no other one; the folder is written when none failed."""
     pipeline = open_pipeline(options)
+    if options.out is not None:
+        check_out(options.out)
     with pipeline.build() as built:
         if options.json:
             emit_json(options, {"variants": [described(pipeline, entry) for entry in built.entries]})
@@ -30,7 +32,7 @@ def build(options: Namespace) -> int:
             _print(built)
         built.raise_for_failures()
         if options.out is not None:
-            written = write_package(built, options.out, version=pipeline.project.version)
+            written = replace_package(built, options.out, version=pipeline.project.version)
             if written is None:
                 complain(f"warning: every variant was skipped: {options.out} was not written")
             elif not options.json:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["compile_one"]
 
 _MODE = 0o644
+_QUOTE = '"'
+"""Around a key with dots, as TOML writes it."""
 _FLAGS = {
     "provider-options": "--option",
     "session-options": "--session-option",
@@ -146,7 +148,7 @@ def _in_arguments(error: EpctxError, options: Namespace) -> EpctxError:
 
 def _config_in_arguments(error: ConfigError) -> ConfigError:
     key, _, rest = error.where.partition(".")
-    where = f"{_FLAGS[key]} {rest}".rstrip() if key in _FLAGS else error.where
+    where = f"{_FLAGS[key]} {rest.strip(_QUOTE)}".rstrip() if key in _FLAGS else error.where
     return ConfigError(
         error.found,
         where=where,

@@ -137,6 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="epctx",
         description="Precompile ONNX models for NPUs, GPUs and CPUs and ship the result in a wheel.",
         epilog=f"Exit codes: {EXIT_CODES}.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hatch-epctx {hatch_epctx.__version__}")
     _add_commands(parser, COMMANDS, "")
@@ -144,7 +145,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_commands(parser: argparse.ArgumentParser, commands: tuple[Command, ...], above: str) -> None:
-    # Python 3.10 and 3.11 show a sub-parser's description and nothing of its group: each has its own.
     group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in commands:
         _add(group, command, f"{above}{command.name}")
@@ -157,7 +157,8 @@ def _add(group: Any, command: Command, name: str) -> None:
         later.set_defaults(run=_refuse(name))
         return
     text = command.text
-    parser = group.add_parser(command.name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    description = f"{text[0].upper()}{text[1:]}."
+    parser = group.add_parser(command.name, help=text, description=description, allow_abbrev=False)
     if command.commands:
         _add_commands(parser, command.commands, f"{name} ")
         return

@@ -2,15 +2,18 @@
 
 from hatch_epctx.wheel.contents import add_package, folder_in_wheel, model_contents, plan_package, write_package
 from hatch_epctx.wheel.limits import judge_wheel
+from hatch_epctx.wheel.replacing import check_out, replace_package
 from hatch_epctx.wheel.tags import ANY, platform_of
 
 __all__ = [
     "ANY",
     "add_package",
+    "check_out",
     "folder_in_wheel",
     "judge_wheel",
     "model_contents",
     "plan_package",
     "platform_of",
+    "replace_package",
     "write_package",
 ]
