@@ -59,7 +59,7 @@ def wheel_of(tree: Tree, out: Path) -> Path:
 
 def test_plan_says_what_a_build_would_do(project: Tree) -> None:
     first = epctx("plan", cwd=project.root)
-    assert re.search(r"^detector\.stub +stub +cpu +[0-9a-f]{12} +miss +not in the store$", first.out, re.MULTILINE)
+    assert re.search(r"^detector\.stub +stub +cpu +[0-9a-f]{12} +miss .*not in the store$", first.out, re.MULTILINE)
     assert first.out.endswith("1 variants: 0 hits, 1 to compile\n")
     built = epctx("build", cwd=project.root)
     assert re.search(r"^detector\.stub +[0-9a-f]{12} +compiled +\d+\.\d s +\d", built.out, re.MULTILINE)
@@ -244,9 +244,8 @@ def test_inspect_a_wheel_a_folder_and_a_manifest(project: Tree, tmp_path: Path) 
     plain = here("inspect", wheel)
     assert plain.out.startswith("acme_vision/_epctx: acme_vision 1.2.3, ")
     assert re.search(
-        r"^detector\.stub +StubExecutionProvider +cpu +[0-9a-f]{12} +1, 0 left +\d", plain.out, re.MULTILINE
+        r"^detector\.stub +StubExecutionProvider +cpu +[0-9a-f]{12} +1, 0 left .* KiB +epctx-stub 1\.0$", plain.out, re.MULTILINE
     )
-    assert "epctx-stub 1.0" in plain.out
     assert max(map(len, plain.out.splitlines())) <= 120
     package = here("inspect", wheel, "--json").json["packages"][0]
     assert package["problems"] == []
@@ -682,7 +681,7 @@ def test_help_names_every_command_and_exit_code() -> None:
         if not command.available:
             run = epctx(command.name, "whatever", "--flag", check=False)
             assert (run.code, f"epctx {command.name}: not available in this version" in run.err) == (2, True)
-        else:
+        elif not command.commands:
             assert "--json" in epctx(command.name, "--help").out
     assert "Exit codes: 0 done, 1 a bug, 2 configuration" in " ".join(out.split())
     assert epctx("frobnicate", check=False).code == 2
