@@ -244,7 +244,9 @@ def test_inspect_a_wheel_a_folder_and_a_manifest(project: Tree, tmp_path: Path) 
     plain = here("inspect", wheel)
     assert plain.out.startswith("acme_vision/_epctx: acme_vision 1.2.3, ")
     assert re.search(
-        r"^detector\.stub +StubExecutionProvider +cpu +[0-9a-f]{12} +1, 0 left .* KiB +epctx-stub 1\.0$", plain.out, re.MULTILINE
+        r"^detector\.stub +StubExecutionProvider +cpu +[0-9a-f]{12} +1, 0 left .* KiB +epctx-stub 1\.0$",
+        plain.out,
+        re.MULTILINE,
     )
     assert max(map(len, plain.out.splitlines())) <= 120
     package = here("inspect", wheel, "--json").json["packages"][0]
