@@ -18,6 +18,7 @@ __all__ = [
     "explain",
     "inspect",
     "limits",
+    "lock",
     "nothing",
     "pins",
     "plan",
@@ -71,6 +72,7 @@ def build(parser: ArgumentParser) -> None:
     """Arguments of `epctx build`."""
     text = "write the package folder here; an earlier one is replaced"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--locked", action="store_true", help="fail when anything differs from epctx.lock")
     project(parser)
     selection(parser)
     jobs(parser)
@@ -86,6 +88,21 @@ def explain(parser: ArgumentParser) -> None:
         help="an identity in the store, or 'last', that of the last build (the default)",
     )
     project(parser)
+
+
+def lock(parser: ArgumentParser) -> None:
+    """Arguments of `epctx lock`."""
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when anything differs from the lock")
+    parser.add_argument(
+        "--upgrade",
+        action="append",
+        default=[],
+        metavar="VARIANT",
+        help="lock this variant alone (a name or glob), anew even where nothing changed; may be repeated",
+    )
+    project(parser)
+    selection(parser)
+    jobs(parser)
 
 
 def compile_one(parser: ArgumentParser) -> None:

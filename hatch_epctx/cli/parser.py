@@ -123,7 +123,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
         text="the JSON Schema of [tool.epctx]",
     ),
     Command(name="verify", text="re-hash a wheel, folder or ONNX file and check every reference"),
-    Command(name="lock", text="write epctx.lock"),
+    Command(
+        name="lock",
+        run="lock.lock",
+        arguments=arguments.lock,
+        text="write epctx.lock: identities and digests of every variant",
+    ),
     Command(name="reproduce", text="compile twice and compare bit for bit"),
     Command(name="cache", text="look after the store", commands=CACHE),
     Command(name="report", text="write the HTML report"),

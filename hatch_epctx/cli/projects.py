@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from hatch_epctx.config import Variant
+    from hatch_epctx.lockfile import Lock
     from hatch_epctx.pipeline import Entry
 
 __all__ = ["described", "find_variant", "open_pipeline", "why"]
@@ -24,11 +25,17 @@ _SETTINGS = ("targets", "models", "jobs")
 """Arguments that stand for the environment variable EPCTX_<NAME>."""
 
 
-def open_pipeline(options: Namespace) -> Pipeline:
+def open_pipeline(options: Namespace, *, locked: bool | None = None, lock: Lock | None = None) -> Pipeline:
     """The pipeline of the project in ``--project``, with the command line standing over the environment.
+
+    Args:
+        options: the command's.
+        locked: stands for EPCTX_LOCKED; None: as ``--locked`` or the variable says.
+        lock: see `Pipeline`.
 
     Raises:
         ConfigError: there is no project, or its configuration is wrong.
+        VerificationError: the build is locked, and there is no lock.
         StoreError: the store cannot be used.
     """
     environ = dict(os.environ)
@@ -36,12 +43,14 @@ def open_pipeline(options: Namespace) -> Pipeline:
         value = getattr(options, name, None)
         if value is not None:
             environ[f"EPCTX_{name.upper()}"] = value
+    if locked is not None or getattr(options, "locked", False):
+        environ["EPCTX_LOCKED"] = "0" if locked is False else "1"
     project = load_project(options.project, environ=environ, state="wheel")
     store = Store(project.environment.cache_dir)
     lines = progress(options, project.environment.log)
     lines.debug(f"project {project.name} {project.version} in {project.root}")
     lines.debug(f"store {store.root}{' (read-only)' if store.read_only else ''}, {project.environment.jobs} jobs")
-    return Pipeline(project, store, report=lines)
+    return Pipeline(project, store, report=lines, lock=lock)
 
 
 def find_variant(pipeline: Pipeline, name: str, *, where: str) -> Variant:

@@ -79,6 +79,8 @@ class Environment:
     """Hits only; a miss is an error."""
     skip: bool = False
     """The build hook does nothing."""
+    locked: bool = False
+    """Fail when anything differs from epctx.lock."""
     log: LogLevel = "info"
     """How much is said."""
     targets: tuple[str, ...] = ()
@@ -100,6 +102,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         "jobs": _jobs,
         "offline": _flag,
         "skip": _flag,
+        "locked": _flag,
         "log": _level,
         "targets": _globs,
         "models": _globs,
@@ -118,7 +121,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 
 def _unavailable(values: Mapping[str, str]) -> list[ConfigError]:
-    """Refusals of variables that ask for what this version cannot do; EPCTX_LOCKED=0 asks for nothing."""
+    """Refusals of variables that ask for what this version cannot do; EPCTX_KEEP_STAGING=0 asks for nothing."""
     return [refusal(n, n) for n in sorted(values) if n in UNAVAILABLE and _WORDS.get(values[n].lower()) is not False]
 
 

@@ -113,6 +113,7 @@ def load_settings(
     settings = cast("Settings", settings)  # without errors there are settings
     settings._environment = environment  # private to pydantic, not to this package
     settings._layers = applied
+    settings._conditional = bool(others)
     return settings
 
 

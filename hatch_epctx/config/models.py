@@ -317,11 +317,17 @@ class Settings(Table):
 
     _environment: Environment = PrivateAttr(default_factory=Environment)
     _layers: Layers = PrivateAttr(default_factory=Layers)
+    _conditional: bool = PrivateAttr(default=False)
 
     @property
     def environment(self) -> Environment:
         """What the EPCTX_* variables of this run say."""
         return self._environment
+
+    @property
+    def conditional(self) -> bool:
+        """Whether there is an override that does not hold here: elsewhere, other variants may be declared."""
+        return self._conditional
 
     def place(self, *keys: str | int) -> str:
         """Dotted place of a key, in the layer that gave it its value, for messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from hatch_epctx.config.errors import toml_type
@@ -30,6 +31,7 @@ __all__ = ["Project", "build_requires", "load_project", "read_project", "single_
 _PYPROJECT = "pyproject.toml"
 _HATCH = "hatch.toml"
 _LICENCE_LIMIT = 200
+_SELECTION = frozenset({"EPCTX_TARGETS", "EPCTX_MODELS"})
 _TARGET_HOOK_PLACE = "tool.hatch.build.targets.wheel.hooks.epctx"
 
 
@@ -48,6 +50,8 @@ class Project:
     settings: Settings
     variants: tuple[Variant, ...]
     """Selected variants: models in the order of their declaration, of each its targets in theirs, its source last."""
+    declared: tuple[str, ...] = ()
+    """Names of all variants, selected by EPCTX_TARGETS and EPCTX_MODELS or not."""
 
     @property
     def environment(self) -> Environment:
@@ -74,22 +78,27 @@ def load_project(
     root = root.absolute()
     document = _read_toml(root / _PYPROJECT)
     place, table = _hook_table(root, document)
-    settings = load_settings(
+    load = partial(
+        load_settings,
         _epctx_table(root, document),
         hook=table if hook is None else hook,
         hook_place=place,
-        environ=environ,
         state=state,
     )
+    settings = load(environ=environ)
     name = _project_name(document) or settings.package
     version = _table(document, "project").get("version", "0")
+    variants = every = expand(settings, root)
+    if settings.environment.targets or settings.environment.models:
+        every = expand(load(environ={name: text for name, text in environ.items() if name not in _SELECTION}), root)
     return Project(
         root=root,
         name=name,
         version=version if isinstance(version, str) else "0",
         licence=_licence(document),
         settings=settings,
-        variants=expand(settings, root),
+        variants=variants,
+        declared=tuple(variant.name for variant in every),
     )
 
 
@@ -101,10 +110,19 @@ def single_project(
     Raises:
         ConfigError: the tables or EPCTX_* variables are wrong.
     """
+    # A lock is a project's: it says nothing about one model by itself.
+    environ = {name: text for name, text in environ.items() if name != "EPCTX_LOCKED"}
     settings = load_settings({"package": "single"}, environ=environ, state="wheel")
     variant = single_variant(source, target, model=model)
     root = variant.source.parent
-    return Project(root=root, name=variant.model, version="0", settings=settings, variants=(variant,))
+    return Project(
+        root=root,
+        name=variant.model,
+        version="0",
+        settings=settings,
+        variants=(variant,),
+        declared=(variant.name,),
+    )
 
 
 def build_requires(root: Path) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """From declared variants to published generations: identities, hits, compiles.
 
 `core` is what front ends call; `preparing` gives variants their identities, `obtaining` finds or makes the generation
-of one, `history` remembers each variant's last identity, `progress` says what goes on, `records` are what callers get.
+of one, `locking` holds both against epctx.lock and `relocking` makes one, `history` remembers each variant's last
+identity, `progress` says what goes on, `records` are what callers get.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from hatch_epctx.pipeline.obtaining import ATTEMPTS
 from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
+from hatch_epctx.pipeline.relocking import Relocked, relock
 
 __all__ = [
     "ATTEMPTS",
@@ -20,10 +22,12 @@ __all__ = [
     "Pipeline",
     "Planned",
     "Preparer",
+    "Relocked",
     "Report",
     "Status",
     "last_key",
     "providers_of",
     "raise_all",
+    "relock",
     "silent",
 ]

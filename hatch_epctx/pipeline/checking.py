@@ -129,7 +129,10 @@ class Checker:
             return None
         if known := self.known(planned, identity, generation):
             return known
-        if fresh and (facts := generation.record.result.get("check")):
+        facts = generation.record.result.get("check")
+        if planned.borrowed and facts and facts.get("key") == check_key(planned, identity, generation.record.artifacts):
+            return dict(facts)  # it could not run where it was locked, and cannot here
+        if fresh and facts:
             return dict(facts)
         with self._store.staging() as staging:
             for artifact in generation.record.artifacts:

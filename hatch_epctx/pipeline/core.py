@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.collect import Limits, after_build
 from hatch_epctx.pipeline.history import History
+from hatch_epctx.pipeline.locking import LockedBytes, compare, prepare_locked, required_lock
 from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
@@ -20,10 +21,12 @@ from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hatch_epctx.config import Project, Variant
+    from hatch_epctx.lockfile import Drift, Lock
     from hatch_epctx.providers import Provider
+    from hatch_epctx.remote.client import Remote
 
 __all__ = ["Pipeline", "providers_of"]
 
@@ -38,25 +41,59 @@ class Pipeline:
         project: declaration, settings of this run, selected variants in order.
         store: where generations live.
         report: called with a variant (None: the whole build) and a line of progress, from any thread.
+        lock: gives toolchains of EPs that are not here, without demanding anything. A project whose environment says
+            EPCTX_LOCKED reads its own, and everything has to be as it was locked.
+        remote: where the artifacts of a locked build can be had by digest.
+
+    Raises:
+        VerificationError: the build is locked, and there is no lock or it is damaged.
     """
 
-    def __init__(self, project: Project, store: Store, *, report: Report = silent) -> None:
+    def __init__(
+        self,
+        project: Project,
+        store: Store,
+        *,
+        report: Report = silent,
+        lock: Lock | None = None,
+        remote: Remote | None = None,
+    ) -> None:
         self.project = project
         self.store = store
         self._report = report
-        self._preparer = Preparer(store)
+        self._lock = required_lock(project.root) if project.environment.locked else None
+        self._preparer = Preparer(store, self._lock or lock)
         self._history = History(store, project.name)
         self._obtainer = Obtainer(
-            store, self._preparer, self._history, report=report, offline=project.environment.offline
+            store,
+            self._preparer,
+            self._history,
+            report=report,
+            offline=project.environment.offline,
+            locked=LockedBytes(self._lock, store, remote) if self._lock else None,
         )
 
     def prepare(self) -> tuple[Planned, ...]:
         """Identities of all selected variants.
 
         Raises:
-            EpctxError: what is wrong with sources and toolchains, all of it at once.
+            EpctxError: what is wrong with sources and toolchains, all of it at once; or in what they differ from
+                epctx.lock.
         """
+        if self._lock is not None:
+            return prepare_locked(self._preparer, self.project, self._lock)
         return self._preparer.prepare_all(self.project.variants)
+
+    def drift(self) -> tuple[Drift, ...]:
+        """In what a locked build differs from epctx.lock. Nothing is compiled.
+
+        Raises:
+            ValueError: the build is not locked.
+            EpctxError: sources, options or toolchains are unfit.
+        """
+        if self._lock is None:
+            raise ValueError("the build is not locked")
+        return compare(self._preparer, self.project, self._lock)[1]
 
     def plan(self) -> tuple[Entry, ...]:
         """What a build would find and do. Nothing is compiled; generations are verified and released again."""
@@ -82,7 +119,10 @@ class Pipeline:
         Raises:
             EpctxError: sources, toolchains or the store are unfit; nothing was compiled.
         """
-        planned = self.prepare()
+        return self.obtain(self.prepare())
+
+    def obtain(self, planned: Sequence[Planned]) -> Build:
+        """Bring variants that were prepared into the store; see `build`."""
         jobs = max(1, min(self.project.environment.jobs, len(planned)))
         pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="epctx")
         futures: list[Future[Entry]] = []

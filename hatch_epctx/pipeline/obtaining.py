@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from hatch_epctx.config import Variant
     from hatch_epctx.identity import Identity
     from hatch_epctx.pipeline.history import History
+    from hatch_epctx.pipeline.locking import LockedBytes
     from hatch_epctx.pipeline.preparing import Preparer
     from hatch_epctx.pipeline.progress import Report
-    from hatch_epctx.pipeline.records import Planned
+    from hatch_epctx.pipeline.records import Planned, Status
     from hatch_epctx.source import SourceModel
     from hatch_epctx.store import Generation, Store
 
@@ -50,10 +51,18 @@ class Obtainer:
         history: told each identity that was obtained.
         report: told what goes on.
         offline: a miss is an error.
+        locked: the artifacts that a lock demands.
     """
 
     def __init__(
-        self, store: Store, preparer: Preparer, history: History, *, report: Report, offline: bool = False
+        self,
+        store: Store,
+        preparer: Preparer,
+        history: History,
+        *,
+        report: Report,
+        offline: bool = False,
+        locked: LockedBytes | None = None,
     ) -> None:
         self._store = store
         self._preparer = preparer
@@ -61,6 +70,7 @@ class Obtainer:
         self._report = report
         self._offline = offline
         self._checker = Checker(store, report=report)
+        self._locked = locked
         self.stopping = threading.Event()
         """Set it to end waits for locks and to start no further compile."""
 
@@ -105,7 +115,7 @@ class Obtainer:
         if identity is None or source is None:  # an EP that went away while the source was changing
             raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
         with self._held(variant, identity):
-            found = self.find(identity)
+            found, status = self._found(planned, identity)
             if isinstance(found, Miss):
                 self._refuse_offline(variant, found)
                 if self.stopping.is_set():
@@ -113,7 +123,7 @@ class Obtainer:
                 generation = self._compile(planned, identity, source, why=found.reason)
                 entry = Entry(planned=planned, status="compiled", reason=found.reason, generation=generation)
             else:
-                generation, entry = found, self._hit(planned, identity, found)
+                generation, entry = found, self._hit(planned, identity, found, status)
         if generation.warning and entry.status == "compiled":
             self._report(variant, f"warning: {generation.warning}")
         return self._demanded(entry, identity, generation)
@@ -133,6 +143,13 @@ class Obtainer:
         prepared = [generation.file(item) for item in generation.record.artifacts if item.role == "prepared"]
         return replace(entry, facts=generation.record.result, prepared=prepared[0] if prepared else None)
 
+    def _found(self, planned: Planned, identity: Identity) -> tuple[Generation | Miss, Status]:
+        """The generation of `identity`, with the locked artifacts where there is a lock."""
+        found = self.find(identity)
+        if self._locked is not None:
+            return self._locked.obtain(planned, found)
+        return found, "miss" if isinstance(found, Miss) else "hit"
+
     @contextmanager
     def _held(self, variant: Variant, identity: Identity) -> Iterator[None]:
         """Hold the identity's lock; what is not cacheable is nobody else's to wait for."""
@@ -148,16 +165,16 @@ class Obtainer:
         with self._store.lock(identity.digest, timeout=patience, on_wait=waiting, cancel=self.stopping):
             yield
 
-    def _hit(self, planned: Planned, identity: Identity, found: Generation) -> Entry:
+    def _hit(self, planned: Planned, identity: Identity, found: Generation, status: Status) -> Entry:
         """The entry of a hit, unless the source changed while the variant waited for its turn."""
         with ExitStack() as undo:
             undo.push(found)
             if time.monotonic() - planned.asked > _FRESH:
                 self._unchanged(planned)
-            self._report(planned.variant, f"hit {identity.short}")
+            self._report(planned.variant, f"{status} {identity.short}")
             self._history.remember(planned.variant, identity)
             undo.pop_all()
-        return Entry(planned=planned, status="hit", generation=found)
+        return Entry(planned=planned, status=status, generation=found)
 
     def _compile(self, planned: Planned, identity: Identity, source: SourceModel, *, why: str) -> Generation:
         """Compile and publish, within the identity's lock."""
@@ -182,6 +199,8 @@ class Obtainer:
                 result=compiled.facts,
             )
             generation = self._store.publish(staging, record, select=not identity.uncertain)
+        if self._locked is not None:
+            generation = self._locked.check(planned, generation)
         self._history.remember(variant, identity)
         if failure is not None:
             generation.close()

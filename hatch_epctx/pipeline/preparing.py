@@ -14,15 +14,17 @@ from hatch_epctx import compile as compiling
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import EpctxError, ModelError, ToolchainError
 from hatch_epctx.identity import identify
+from hatch_epctx.pipeline.locking import borrowed_preparation, borrowed_toolchain, with_locked_hardware
 from hatch_epctx.pipeline.records import Planned, raise_all
 from hatch_epctx.source import SourceChangedError, SourceModel, digest_inputs, digest_option, read_source
-from hatch_epctx.toolchain import Toolchain, discover, machine_key, read_preparation
+from hatch_epctx.toolchain import Toolchain, discover, is_installed, machine_key, read_preparation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from hatch_epctx.config import Variant
+    from hatch_epctx.lockfile import Lock
     from hatch_epctx.store import Store
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
@@ -33,10 +35,16 @@ _READS: Final = 3
 
 
 class Preparer:
-    """Reads what identities are made of, through the store's memory of digests and facts. Any thread may use it."""
+    """Reads what identities are made of, through the store's memory of digests and facts. Any thread may use it.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: remembers digests and facts.
+        lock: gives the toolchain of an EP that is not here (see `locking`).
+    """
+
+    def __init__(self, store: Store, lock: Lock | None = None) -> None:
         self._store = store
+        self._lock = lock
         self._toolchains: dict[tuple[Any, ...], Toolchain] = {}
         self._guard = threading.Lock()
 
@@ -74,7 +82,7 @@ class Preparer:
 
     def _planned(self, variant: Variant, source: SourceModel, asked: float) -> Planned:
         try:
-            toolchain = self._toolchain(variant)
+            toolchain, borrowed = self._toolchain(variant)
         except ToolchainError as error:
             if variant.required:
                 raise
@@ -87,7 +95,7 @@ class Preparer:
             source,
             toolchain,
             digests,
-            preparation=read_preparation(variant.prepare, where=f"{model}.prepare"),
+            preparation=self._preparation(variant, borrowed=borrowed),
             calibration=calibration,
         )
         check_inputs = variant.check.inputs if variant.check else None
@@ -99,7 +107,17 @@ class Preparer:
             option_digests=digests,
             calibration=calibration,
             check_inputs=self._inputs(check_inputs, place=f"{model}.check.inputs"),
+            borrowed=borrowed,
             asked=asked,
+        )
+
+    def _preparation(self, variant: Variant, *, borrowed: bool) -> Sequence[Mapping[str, Any]]:
+        """The steps of model preparation with their libraries; where nothing can be compiled, those of the lock."""
+        locked = borrowed_preparation(self._lock, variant) if borrowed else None
+        return (
+            read_preparation(variant.prepare, where=f"tool.epctx.models.{variant.model}.prepare")
+            if locked is None
+            else locked
         )
 
     def _inputs(self, path: Path | None, *, place: str) -> str | None:
@@ -137,7 +155,22 @@ class Preparer:
             reason="source-changed",
         )
 
-    def _toolchain(self, variant: Variant) -> Toolchain:
+    def _toolchain(self, variant: Variant) -> tuple[Toolchain, bool]:
+        """The toolchain, and whether it is borrowed from the lock because nothing can be compiled here."""
+        locked = borrowed_toolchain(self._lock, variant)
+        if locked is None:
+            return self._discovered(variant), False
+        if variant.is_source or not is_installed(variant.provider):
+            return locked, not variant.is_source
+        try:
+            return self._discovered(variant), False
+        except ToolchainError as error:
+            if error.reason != "no-device":
+                raise
+        here = discover(variant.provider, variant.device, digest=self._store.digest, probe=None)
+        return with_locked_hardware(locked, here), True
+
+    def _discovered(self, variant: Variant) -> Toolchain:
         provider = variant.provider
         key = (provider.key, variant.device, variant.requires, tuple(sorted(variant.env.items())))
         with self._guard:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Build", "Entry", "Planned", "Status", "raise_all"]
 
-Status = Literal["hit", "miss", "compiled", "skipped", "failed"]
+Status = Literal["hit", "miss", "compiled", "fetched", "skipped", "failed"]
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -42,6 +42,8 @@ class Planned:
     check_inputs: str | None = None
     """Content digest of the inputs that the check runs; no part of the identity."""
     skipped: str = ""
+    borrowed: bool = False
+    """The toolchain is that of epctx.lock: the EP is not here, and nothing can be compiled."""
     asked: float = field(default_factory=time.monotonic, compare=False)
     """When all this was so, in seconds of `time.monotonic`."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hatch_epctx.toolchain.records import Probe
     from hatch_epctx.worker.protocol import ProbedDevice
 
-__all__ = ["discover"]
+__all__ = ["discover", "is_installed"]
 
 ONNXRUNTIME = "onnxruntime"
 BUILDS = (
@@ -87,6 +87,13 @@ def discover(
         uncertain=tuple(uncertain),
         **facts,
     )
+
+
+def is_installed(provider: Provider) -> bool:
+    """Whether a distribution or module that brings the EP is there, fit or not; ONNX Runtime's own EPs always are."""
+    if provider.distributions:
+        return any(_find(name) is not None for name in provider.distributions)
+    return not provider.module or bool(import_folders(provider.module))
 
 
 def _onnxruntime(digest: Callable[[Path], str]) -> Component:

@@ -56,6 +56,26 @@ class Toolchain:
     uncertain: tuple[str, ...] = ()
     """What could not be named, in words. Not empty: results are not reused."""
 
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Toolchain:
+        """The toolchain of another machine, from the section `toolchain` of an identity document.
+
+        Raises:
+            KeyError, TypeError: the section is of another form.
+        """
+        return cls(
+            onnxruntime=Component(**document["onnxruntime"]),
+            onnx_version=document["onnx"],
+            ep=Component(**document["ep"]) if document["ep"] else None,
+            sdk=document["sdk"],
+            device=document["device"],
+            isa=tuple(document["isa"]),
+            cores=document["cores"],
+            topology=document["topology"],
+            os=document["os"],
+            architecture=document["architecture"],
+        )
+
     def document(self) -> dict[str, Any]:
         """The section `toolchain` of the identity document: plain JSON, free of paths, times and host names.
 
