@@ -28,6 +28,7 @@ def test_everything_set(tmp_path: Path) -> None:
             "EPCTX_MODELS": "a b,,c",
             "EPCTX_SKIP": "1",
             "EPCTX_OFFLINE": "true",
+            "EPCTX_LOCKED": "yes",
             "EPCTX_LOG": "DEBUG",
             "EPCTX_TRACE_WORKERS": "anything",
             "EPCTX_REMOTE_HEADER_AUTHORIZATION": "Bearer x",
@@ -43,6 +44,7 @@ def test_everything_set(tmp_path: Path) -> None:
         models=("a", "b", "c"),
         skip=True,
         offline=True,
+        locked=True,
         log="debug",
     )
 
@@ -54,7 +56,7 @@ def test_the_home_folder_is_understood() -> None:
 @pytest.mark.parametrize("word", ["0", "false", "No", "off"])
 def test_words_for_no(word: str) -> None:
     environment = read_environment({"EPCTX_SKIP": word, "EPCTX_OFFLINE": word, "EPCTX_LOCKED": word})
-    assert (environment.skip, environment.offline) == (False, False)
+    assert (environment.skip, environment.offline, environment.locked) == (False, False, False)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_bad_values(name: str, value: str, message: str) -> None:
 
 def test_all_bad_values_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        read_environment({"EPCTX_JOBS": "x", "EPCTX_LOG": "y", "EPCTX_LOCKED": "1"})
+        read_environment({"EPCTX_JOBS": "x", "EPCTX_LOG": "y", "EPCTX_LOCKED": "2"})
     assert str(caught.value).splitlines()[0] == "3 errors in the configuration"
 
 

@@ -269,15 +269,17 @@ def _unflat(value: Any) -> Any:
     if value.keys() == {"json"} and isinstance(value["json"], str):
         return parse_json(value["json"].encode("utf-8", "surrogatepass"))
     result: dict[str, Any] = {}
+    listed: dict[str, list[dict[str, Any]]] = {}
     for key, inner in value.items():
         if match := _LISTED.match(key):
             rest = _unflat(inner)
             if not isinstance(rest, dict):
                 raise ValueError(f"{key} is no table")
-            result.setdefault(match[1], []).append({**rest, "location": match[2]})
+            listed.setdefault(match[1], []).append({**rest, "location": match[2]})
         else:
             result[key] = _unflat(inner)
-    for key, inner in result.items():
-        if isinstance(inner, list) and any(f"{key}[" in name for name in value):
-            inner.sort(key=lambda item: item["location"])
+    for key, items in listed.items():
+        if key in result:
+            raise ValueError(f"{key} stands twice")
+        result[key] = sorted(items, key=lambda item: str(item["location"]))
     return result

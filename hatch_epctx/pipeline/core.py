@@ -140,7 +140,7 @@ class Pipeline:
 
     def _collect(self, entries: tuple[Entry, ...]) -> None:
         """Bring the store back within its limits; leases keep what this build is going to use."""
-        made = [entry.generation for entry in entries if entry.status == "compiled" and entry.generation is not None]
+        made = [entry.generation for entry in entries if entry.status in ("compiled", "fetched") and entry.generation]
         grown = sum(artifact.size for generation in made for artifact in generation.record.artifacts)
         limits = Limits.declared(self.project.settings.cache.max_size, self.project.settings.cache.max_age)
         after_build(self.store, limits, grown=grown, say=lambda text: self._report(None, text))
