@@ -59,7 +59,6 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
             environment = self._environment()
             if environment.skip or self.target_name != "wheel":
                 self._leave_out(self._package(environment), version)
-                self._carry_lock(build_data)
                 if self.target_name == "wheel":
                     self._warn("EPCTX_SKIP is set: the wheel holds no compiled models")
                 elif self.target_name == "sdist" and not environment.skip:
@@ -167,14 +166,6 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
                 self._warn(f"{place} in the source tree hides the installed one from the look-up; remove it")
         elif stale:
             self._warn(f"{folder} in the source tree is no source: nothing of it is taken")
-
-    def _carry_lock(self, build_data: dict[str, Any]) -> None:
-        """Put epctx.lock into an sdist, whatever that selects: a locked wheel is built from it."""
-        from hatch_epctx.lockfile import LOCK_NAME
-
-        path = Path(self.root, LOCK_NAME)
-        if self.target_name == "sdist" and path.is_file():
-            build_data["force_include"][str(path)] = LOCK_NAME
 
     def _warn(self, text: str) -> None:
         self.app.display_warning(printable(f"epctx: warning: {text}"))

@@ -22,6 +22,7 @@ from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, STUB_TARGET, Factor
 from hatch_epctx.cli import main
 from hatch_epctx.config import load_project
 from hatch_epctx.digest import digest_bytes
+from hatch_epctx.frontend import dynamic_requirements
 from hatch_epctx.identity import canonical
 from hatch_epctx.lockfile import LOCK_NAME, Lock, read_lock, write_lock
 from hatch_epctx.pipeline import Pipeline
@@ -491,6 +492,16 @@ def test_artifacts_come_from_a_remote_cache_by_digest(factory: Factory, tmp_path
 # Without any EP
 
 
+def test_what_is_in_the_store_as_it_was_locked_needs_no_ep(tree: Tree, original: Path, tmp_path: Path) -> None:
+    """Front ends that isolate builds install nothing for it."""
+    edit(tree, "env =", 'requires = ["epctx-stub"]\nenv =')
+    environ = {"EPCTX_CACHE_DIR": str(original / "cache")}
+    assert dynamic_requirements(tree.root, environ=environ) == ("epctx-stub",)
+    assert dynamic_requirements(tree.root, environ={**environ, "EPCTX_LOCKED": "1"}) == ()
+    elsewhere = {"EPCTX_LOCKED": "1", "EPCTX_CACHE_DIR": str(tmp_path / "empty")}
+    assert dynamic_requirements(tree.root, environ=elsewhere) == ("epctx-stub",)
+
+
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
     """The interpreter of an environment with everything that these tests run in, but the EPs."""
@@ -518,7 +529,7 @@ def wheel_with(python: Path, tree: Tree, out: Path, *, check: bool = True, **env
 @pytest.mark.ep_qnn
 def test_a_locked_release_is_built_where_there_is_no_ep(factory: Factory, tmp_path: Path, bare: Path) -> None:
     tree = factory.project(OPENVINO_TARGET + QNN_TARGET)
-    source = "[tool.epctx.models.detector]\nsource = 'models/detector.onnx'\nship-source = true\n"
+    source = "[tool.epctx.models.detector]\nsource = 'models/detector.onnx'\nship-source = true\ncheck = { seed = 3 }\n"
     tree.write(source + OPENVINO_TARGET + QNN_TARGET)
     epctx("lock", "-q", cwd=tree.root)
     with_eps = wheel_with(Path(sys.executable), tree, tmp_path / "with", EPCTX_LOCKED="1")

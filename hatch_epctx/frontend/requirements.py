@@ -14,7 +14,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from hatch_epctx.config import build_requires, expand, load_settings, read_project
-from hatch_epctx.errors import ConfigError
+from hatch_epctx.errors import ConfigError, EpctxError
+from hatch_epctx.lockfile import LOCK_NAME, read_lock
+from hatch_epctx.store import Miss, Store
 from hatch_epctx.toolchain import BUILDS
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def dynamic_requirements(
     Args:
         root: the folder with pyproject.toml.
         hook: the hook's own table; none when left out.
-        environ: environment variables: EPCTX_TARGETS, EPCTX_MODELS and EPCTX_SKIP select.
+        environ: environment variables: EPCTX_TARGETS, EPCTX_MODELS and EPCTX_SKIP select; with EPCTX_LOCKED, what is
+            in the store as it was locked needs no EP.
 
     Raises:
         ConfigError: the configuration is wrong, or two requirements cannot be met in one environment.
@@ -81,8 +84,24 @@ def _targets(settings: Settings, root: Path) -> list[str]:
         variants = expand(settings, root)
     except ConfigError:
         return list(settings.targets)
-    chosen = {variant.base_target for variant in variants if not variant.companion}
+    stored = _stored(settings, root)
+    chosen = {item.base_target for item in variants if not item.companion and item.name not in stored}
     return [name for name in settings.targets if name in chosen]
+
+
+def _stored(settings: Settings, root: Path) -> frozenset[str]:
+    """Variants of a locked build whose locked identity is in the store: nothing has to be compiled for them."""
+    if not settings.environment.locked:
+        return frozenset()
+    try:
+        lock, store = read_lock(root / LOCK_NAME), Store(settings.environment.cache_dir)
+    except EpctxError:  # said when the wheel is built
+        return frozenset()
+    found = {item.name: store.find(item.identity, verify=False) for item in (lock.variants if lock else {}).values()}
+    for generation in found.values():
+        if not isinstance(generation, Miss):
+            generation.close()
+    return frozenset(name for name, generation in found.items() if not isinstance(generation, Miss))
 
 
 def _of_backend(root: Path) -> list[_Asked]:

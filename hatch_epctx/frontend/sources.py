@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.config import further_inputs, load_settings, read_project
 from hatch_epctx.files import check_location
+from hatch_epctx.lockfile import LOCK_NAME
 from hatch_epctx.pipeline import Preparer
 from hatch_epctx.source import walk_folder
 from hatch_epctx.store import Store
@@ -26,7 +27,6 @@ __all__ = ["SourceFile", "source_files"]
 
 _SELECTIONS: Final = ("EPCTX_TARGETS", "EPCTX_MODELS")
 """Variables that choose what a wheel holds; an sdist holds everything."""
-_LOCK: Final = "epctx.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def source_files(
     root = root.absolute()
     environ = {name: value for name, value in environ.items() if name not in _SELECTIONS}
     settings = load_settings(read_project(root), hook=hook, environ=environ, state="wheel")
-    found = dict.fromkeys([*_of_models(settings, root), *_further(settings, root), root / _LOCK])
+    found = dict.fromkeys([*_of_models(settings, root), *_further(settings, root), root / LOCK_NAME])
     files = [_source_file(path, root) for path in found if path.is_file()]
     return tuple(sorted((file for file in files if file is not None), key=lambda file: file.name))
 
