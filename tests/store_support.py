@@ -13,10 +13,11 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hatch_epctx import collect
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import StoreError
 from hatch_epctx.files import move, remove_tree
@@ -240,6 +241,42 @@ def child_lock(path: str) -> None:
         wait()
 
 
+def child_wait(path: str, seconds: str) -> None:
+    """Wait for a lock in vain; say who has it."""
+    heard: list[str] = []
+    with suppress(StoreError), lock(Path(path), timeout=float(seconds), on_wait=heard.append):
+        raise AssertionError("the lock was free")
+    say(heard[-1])
+
+
+def child_forks(path: str) -> None:
+    """Fork at the moment when a thread has opened a lock's file and knows nothing of it yet; hold it until killed."""
+    really_open = os.open
+
+    def slowly(*arguments: Any, **keywords: Any) -> int:
+        descriptor = really_open(*arguments, **keywords)
+        opened.set()
+        time.sleep(0.3)
+        return descriptor
+
+    def work() -> None:
+        with lock(Path(path)):
+            held.set()
+            time.sleep(60)
+
+    opened, held = threading.Event(), threading.Event()
+    os.open = slowly  # type: ignore[assignment]
+    threading.Thread(target=work, daemon=True).start()
+    opened.wait()
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    held.wait()
+    say(str(pid))
+    wait()
+
+
 def child_lease(folder: str, name: str, note: str = "") -> None:
     with Lease.acquire(Path(folder), name, note=note):
         say()
@@ -290,8 +327,6 @@ def child_read_only(root: str, text: str) -> None:
 
 def child_collect_read_only(root: str) -> None:
     """Nothing is collected from a store that may only be read; looking at it goes."""
-    from hatch_epctx import collect
-
     store = Store(Path(root))
     for remove in (lambda: collect.collect(store, collect.Limits(max_size=0)), lambda: collect.clear(store)):
         try:
@@ -301,6 +336,32 @@ def child_collect_read_only(root: str) -> None:
     say(str(collect.after_build(store, collect.Limits(max_size=0), grown=1, say=say)))
     say(str(len(collect.look(store).items)))
     say(str(sum(found.miss is not None for found in collect.check(store))))
+
+
+def child_everything(root: str, text: str) -> None:
+    """Whatever writes to a store, once."""
+    store, identity = Store(Path(root)), identity_of(text)
+    build(store, identity).close()
+    store.remember("scan", text, {"a": 1})
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source"
+        source.write_bytes(b"source")
+        time.sleep(2.1)  # the stat cache believes no file as young as this
+        store.digest(source)
+    collect.pin(store, collect.Root(name=identity, identity=identity))
+    store.find(identity).close()  # type: ignore[union-attr]
+
+
+def child_tidy(root: str) -> None:
+    """Give every pin up and collect all there is."""
+    store = Store(Path(root))
+    for root_ in collect.read_roots(store):
+        collect.unpin(store, root_.name)
+        say("unpinned")
+    done = collect.collect(store, collect.Limits(max_size=0))
+    assert not done.failed, done.failed
+    say(str(len(done.removed)))
+    say(str(done.staging))
 
 
 def child_full_disk(mount: str) -> None:
@@ -425,10 +486,19 @@ def child_read(root: str, text: str, seconds: str) -> None:
     say(str(count))
 
 
+def become(user: int, groups: list[int]) -> None:
+    """Give up being root for good."""
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+
+
 if __name__ == "__main__":
+    os.umask(int(os.environ.get("EPCTX_TEST_UMASK", "022"), 8))
+    # After the imports: the interpreter may lie where only root may read.
     if os.environ.get("EPCTX_TEST_NOBODY") and os.geteuid() == 0:
-        # After the imports: the interpreter may lie where only root may read.
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        become(NOBODY, [])
+    if "EPCTX_TEST_USER" in os.environ:
+        number, *groups = map(int, os.environ["EPCTX_TEST_USER"].split(","))
+        become(number, groups)
     globals()[f"child_{sys.argv[1]}"](*sys.argv[2:])

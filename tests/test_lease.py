@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,14 @@ from hatch_epctx.errors import StoreError
 from hatch_epctx.lease import Lease, is_leased, lock, unleased
 
 NAME = uuid.UUID(int=7).hex
+
+
+def _namespaces() -> bool:
+    try:
+        probe = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -260,6 +269,104 @@ def test_a_fork_neither_keeps_a_lease_nor_ends_it(leases: Path) -> None:
         finally:
             os.kill(pid, 9)
         parent.go()
+
+
+def test_a_fork_at_the_worst_moment_copies_no_lock(tmp_path: Path) -> None:
+    """A thread takes a lock while another one forks. The process is killed, its child lives on, the lock is free."""
+    path = tmp_path / "a.lock"
+    with support.Child("forks", path) as parent:
+        child = int(parent.said)
+        try:
+            parent.kill()
+            with lock(path, timeout=5):
+                os.kill(child, 0)
+        finally:
+            os.kill(child, 9)
+
+
+@pytest.mark.skipif(not _namespaces(), reason="may not make PID namespaces here")
+def test_leases_hold_across_pid_namespaces_and_end_with_the_container(leases: Path) -> None:
+    """As between containers that share a folder: process numbers mean nothing to the other, locks do."""
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]
+    inner = [*command, *support.command_line("lease", leases, NAME, "from inside")]
+    container = subprocess.Popen(
+        inner, env=support.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert container.stdout is not None
+        assert container.stdout.readline() == "ready\n"
+        assert is_leased(leases, NAME)
+        with unleased(leases, NAME) as notes:
+            assert notes is None
+        container.kill()  # its standard input stays open: the child inside is killed, and does not end by itself
+        end = time.monotonic() + 10
+        while is_leased(leases, NAME) and time.monotonic() < end:
+            time.sleep(0.05)
+        with unleased(leases, NAME) as notes:
+            assert notes == ("from inside",)
+    finally:
+        container.kill()
+        container.communicate()
+
+
+@pytest.mark.skipif(not _namespaces(), reason="may not make PID namespaces here")
+def test_a_waiter_in_another_container_is_told_the_right_name(tmp_path: Path) -> None:
+    """Both are process 1 of their namespaces: neither takes the other for itself."""
+    path = tmp_path / "a.lock"
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    holder = subprocess.Popen(
+        [*command, *support.command_line("lock", path)],
+        env=support.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "1\n"
+        waiter = subprocess.run(
+            [*command, *support.command_line("wait", path, 0.5)],
+            env=support.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.fullmatch(r"process 1, since \d\d:\d\d:\d\d\n", waiter.stdout)
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("build-7.example", " on build-7.example"), ("\x1b[31m", ""), ("x" * 99, ""), (5, " on 5")]
+)
+def test_another_host_is_named_if_it_is_a_name(tmp_path: Path, host: object, shown: str) -> None:
+    path = tmp_path / "a.lock"
+    with support.Child("lock", path):
+        note = {"pid": 17, "since": 0, "host": host, "process": "another"}
+        path.with_suffix(".owner").write_text(json.dumps(note))
+        with pytest.raises(StoreError, match=f"by process 17{shown}, since"), lock(path, timeout=0.01):
+            pass
+
+
+def test_patience_begins_anew_with_the_next_holder(tmp_path: Path) -> None:
+    """Sixteen that wait for one failing compile after the other do not all give up because the first was slow."""
+    path = tmp_path / "a.lock"
+    note = path.with_suffix(".owner")
+    with support.Child("lock", path) as holder:
+
+        def relieve() -> None:
+            time.sleep(0.3)
+            note.write_text(json.dumps({"pid": 4711, "since": 1}))
+            time.sleep(0.4)
+            holder.go()
+
+        thread = threading.Thread(target=relieve)
+        thread.start()
+        start = time.monotonic()
+        with lock(path, timeout=0.5):
+            assert time.monotonic() - start > 0.5
+        thread.join()
 
 
 def test_a_lease_that_cannot_be_written_leaves_nothing(leases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
