@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rfc8785
 
-from hatch_epctx.identity import diff
+from hatch_epctx.identity import Change, diff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from hatch_epctx.identity import Change
 
 __all__ = ["in_words", "miss_in_words"]
 
@@ -69,6 +67,7 @@ def _is_container(change: Change) -> bool:
 
 _EMPTY: Final[tuple[Any, ...]] = ({}, [])
 _MODEL: Final = ("the model", "weights file")
+_MEMBER: Final = re.compile(r"members\[(\d+)\]\.(.*)")
 _COMPONENTS: Final = (("toolchain.ep", "EP library"), ("toolchain.onnxruntime", "ONNX Runtime"))
 
 
@@ -98,6 +97,10 @@ def _digest(value: Any) -> str:
 
 
 def _line(change: Change) -> Iterator[str]:
+    if match := _MEMBER.fullmatch(change.field):
+        inner = Change(field=match[2], old=change.old, new=change.new)
+        yield from (f"member {int(match[1]) + 1} of the group: {line}" for line in _line(inner))
+        return
     for pattern, words in _RULES:
         if match := re.fullmatch(pattern, change.field):
             yield from words(change, *match.groups())

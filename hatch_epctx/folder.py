@@ -75,6 +75,8 @@ class VariantContent:
     runtime: Mapping[str, Any] = field(default_factory=dict)
     """distribution and version of the EP, version of onnxruntime (see `manifest.Facts`)."""
     signature: Mapping[str, Any] = field(default_factory=dict)
+    load_check: str = ""
+    group: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,8 @@ def _variant(model: str, content: VariantContent, placed: dict[str, PlannedFile]
         check=content.check,
         runtime=content.runtime,
         signature=content.signature,
+        load_check=content.load_check,
+        group=content.group,
     )
     return Variant(
         name=content.name,

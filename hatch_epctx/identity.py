@@ -12,7 +12,7 @@ generation is never selected by a marker.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import rfc8785
 
@@ -28,10 +28,22 @@ if TYPE_CHECKING:
     from hatch_epctx.source import SourceModel
     from hatch_epctx.toolchain import Toolchain
 
-__all__ = ["FORMAT", "Change", "Identity", "canonical", "diff", "document_of", "identify"]
+__all__ = [
+    "FORMAT",
+    "Change",
+    "Identity",
+    "canonical",
+    "diff",
+    "document_of",
+    "group_document",
+    "identify",
+    "identify_group",
+]
 
 FORMAT = "epctx/1"
 """Version of the document's form. Golden files pin it: other bytes for the same inputs need a new version."""
+_OF_MEMBER: Final = ("model", "compile")
+"""Sections in which the members of a weight-sharing group differ; the rest is their target's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +111,26 @@ def identify(
     return Identity(digest=digest_bytes(canonical(document)), document=document, uncertain=toolchain.uncertain)
 
 
+def identify_group(members: Sequence[Mapping[str, Any]], toolchain: Toolchain) -> Identity:
+    """The one identity of a weight-sharing group.
+
+    Args:
+        members: the identity document of each member by itself, in the order in which they are compiled.
+        toolchain: theirs.
+    """
+    document = group_document(members)
+    return Identity(digest=digest_bytes(canonical(document)), document=document, uncertain=toolchain.uncertain)
+
+
+def group_document(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The identity document of a group: the sections `model` and `compile` of each member, and the rest once."""
+    common = {name: value for name, value in members[0].items() if name not in _OF_MEMBER}
+    sections = [
+        {"position": position, **{name: member[name] for name in _OF_MEMBER}} for position, member in enumerate(members)
+    ]
+    return {**common, "members": sections}
+
+
 def document_of(
     variant: Variant,
     source: SourceModel,
@@ -150,8 +182,8 @@ def _options(options: tuple[OptionValue, ...], digests: Mapping[str, str]) -> di
 def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
     """Fields in which two documents differ, sorted by dotted name.
 
-    Lists whose members have a `location` are compared by it, so that one changed weights file shows as itself. A field
-    that is null counts as one that is not there.
+    Lists whose members have a `location` or a `position` are compared by it, so that one changed weights file and one
+    changed member of a group show as themselves. A field that is null counts as one that is not there.
     """
     before, after = dict(_flatten(old)), dict(_flatten(new))
     fields = sorted(before.keys() | after.keys())
@@ -171,9 +203,17 @@ def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _flatten(inner, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list) and value and all(isinstance(item, dict) and "location" in item for item in value):
+    elif isinstance(value, list) and (key := _key(value)):
         for item in value:
-            rest = {key: inner for key, inner in item.items() if key != "location"}
-            yield from _flatten(rest, f"{place}[{item['location']}]")
+            rest = {name: inner for name, inner in item.items() if name != key}
+            yield from _flatten(rest, f"{place}[{item[key]}]")
     else:
         yield place, value
+
+
+def _key(items: list[Any]) -> str:
+    """The field by which the members of a list are told apart; empty where they are values of their own."""
+    for key in ("location", "position"):
+        if items and all(isinstance(item, dict) and key in item for item in items):
+            return key
+    return ""

@@ -12,7 +12,7 @@ from hatch_epctx.config import UNAVAILABLE, InIdentity, Presentation, Settings, 
 from hatch_epctx.config.available import used_keys
 from hatch_epctx.config.project import tomllib
 from hatch_epctx.errors import ConfigError
-from hatch_epctx.identity import document_of
+from hatch_epctx.identity import document_of, group_document
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -51,6 +51,8 @@ AVAILABLE = {
     "targets.*.required",
     "targets.*.allow-unknown-options",
     "targets.*.platform",
+    "groups.*.models",
+    "groups.*.targets",
     "wheel.platform",
     "wheel.compression",
     "wheel.max-size",
@@ -67,7 +69,6 @@ AVAILABLE = {
 }
 
 USES = {
-    "groups": '[groups.llm]\nmodels = ["a", "b"]\ntargets = ["t"]',
     "executor": 'executor = "reapi"',
     "report": "report = true",
     "targets.*.ep-cache": "[targets.t]\nep = 'qnn'\nep-cache = true",
@@ -129,6 +130,7 @@ def test_what_the_identity_holds() -> None:
         "targets.*.optimization": "compile.optimization",
         "targets.*.load-check": "target.load-check",
         "targets.*.env": "target.env",
+        "groups.*.models": "members",
     }
 
 
@@ -138,6 +140,7 @@ def test_the_identity_document_has_every_marked_place() -> None:
     source: Any = SimpleNamespace(digest="0" * 64, external=())
     toolchain: Any = SimpleNamespace(document=dict)
     document = document_of(variant, source, toolchain, {})
+    document |= {"members": group_document([document, document])["members"]}
     for path in sorted(AVAILABLE):
         for mark in markers(FIELDS[path]):
             if isinstance(mark, InIdentity):

@@ -300,8 +300,7 @@ def test_references_are_rewritten_wherever_they_hide(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     model = hidden_references()
     assert check_nodes(model, ["E"]) == 9
-    names = ContentNames(tmp_path)
-    rename_references(model, names)
+    artifacts = rename_references(model, ContentNames(tmp_path))
     one, two, weights = content_name(b"1"), content_name(b"2"), content_name(b"w")
     found = [graphs.attribute_text(node, "ep_cache_context") for node in graphs.context_nodes(model)]
     assert found.count(one) == 3, "one.bin twice, and three.bin, which has the same content"
@@ -310,7 +309,7 @@ def test_references_are_rewritten_wherever_they_hide(tmp_path: Path) -> None:
     entries = graphs.external_entries(model.graph.initializer[0])
     assert entries == {"location": weights, "offset": "4096"}
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([one, two, weights])
-    assert {item["path"]: item["role"] for item in names.artifacts} == {
+    assert {item["path"]: item["role"] for item in artifacts} == {
         one: "context",
         two: "context",
         weights: "weights",
@@ -320,7 +319,7 @@ def test_references_are_rewritten_wherever_they_hide(tmp_path: Path) -> None:
 def test_files_that_the_source_needs_are_copied(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"w")
     names = ContentNames(tmp_path, keep=["w.bin"])
-    assert names.name("./w.bin", "weights") == content_name(b"w")
+    assert names.name("./w.bin", "weights")["path"] == content_name(b"w")
     assert (tmp_path / "w.bin").exists()
 
 

@@ -47,8 +47,7 @@ def build(options: Namespace) -> int:
 def _print(built: Build) -> None:
     rows = []
     for entry in built.entries:
-        kept = entry.generation.record.artifacts if entry.generation else ()
-        artifacts = [artifact for artifact in kept if artifact.role in ROLES]
+        artifacts = [artifact for artifact in entry.artifacts if artifact.role in ROLES]
         rows.append(
             (
                 entry.variant.name,

@@ -72,7 +72,7 @@ def _described(entry: Entry, written: list[Path]) -> dict[str, Any]:
         "identity": identity.digest if identity else None,
         "status": entry.status,
         "files": [str(path) for path in written],
-        "facts": entry.generation.record.result if entry.generation else {},
+        "facts": dict(entry.facts),
     }
 
 
@@ -171,7 +171,7 @@ def _write(store: Store, entry: Entry, out: Path, *, stable_alias: bool) -> list
     if generation is None:
         raise ConfigError(entry.reason or "nothing was compiled", where=entry.variant.name, reason="skipped")
     stem = f"{entry.variant.source.stem}_{entry.variant.provider.key}"
-    artifacts = generation.record.artifacts
+    artifacts = entry.artifacts
     names = {item.path: f"{stem}.{item.digest}.bin" for item in artifacts if item.role != "model"}
     onnx_file = next(item for item in artifacts if item.role == "model")
     with store.staging() as staging:

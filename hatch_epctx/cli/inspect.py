@@ -123,6 +123,11 @@ def _print_variant(row: Mapping[str, Any]) -> None:
         say(f"  left to the CPU: {left}")
     if row["check"]:
         say(f"  {check_in_words(row['check'])}")
+    if row["group"]:
+        words = "shares" if row["group"].get("shared") else "shares nothing"
+        say(f"  group {row['group'].get('name')} {words}: {', '.join(map(str, row['group'].get('members', ())))}")
+    if row["load_check"]:
+        say(f"  load check {cut(row['load_check'], 120)}")
     for key, title in (("session_options", "session option"), ("provider_options", "provider option")):
         for name, value in row[key].items():
             say(f"  {title} {name} = {cut(value, 80)}")
@@ -180,6 +185,8 @@ def _variant(model: str, variant: Variant) -> dict[str, Any]:
         "size": sum(artifact.size for artifact in artifacts),
         "compatibility": (facts.compatibility if facts else "") or variant.compatibility_string or "",
         "runtime": dict(facts.runtime) if facts else {},
+        "load_check": facts.load_check if facts else "",
+        "group": dict(facts.group) if facts else {},
         "session_options": dict(variant.session_options),
         "provider_options": dict(variant.provider_options),
         "artifacts": [

@@ -91,6 +91,7 @@ def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
         "target": entry.variant.target,
         "ep": entry.variant.provider.names[0],
         "device": entry.variant.device,
+        "group": entry.variant.group.name if entry.variant.group else None,
         "identity": identity.digest if identity else None,
         "status": entry.status,
         "reason": entry.reason,
@@ -100,13 +101,12 @@ def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
     if entry.error is not None:
         facts["error"] = {"message": str(entry.error), "reason": entry.error.reason, "exit_code": entry.error.exit_code}
     if entry.generation is not None:
-        record = entry.generation.record
         facts["generation"] = entry.generation.name
         facts["artifacts"] = [
             {"role": artifact.role, "path": artifact.path, "size": artifact.size, "sha256": artifact.digest}
-            for artifact in record.artifacts
+            for artifact in entry.artifacts
         ]
-        facts["facts"] = record.result
+        facts["facts"] = dict(entry.facts)
     if entry.check is not None:
         facts["check"] = dict(entry.check)
     if entry.prepared is not None:

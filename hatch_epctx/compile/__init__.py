@@ -6,11 +6,20 @@
 | `outcomes` | starting a worker; its success, or the error that its failure is |
 | `looking` | facts of ONNX files, devices of EPs, new names for a model's files |
 | `checking` | the comparison of a result with the CPU EP on its source |
-| `making` | a variant's compile and the load check of what came out |
+| `making` | the compile of a variant or a group, and the load check of what came out |
 """
 
 from hatch_epctx.compile.checking import check_variant
 from hatch_epctx.compile.looking import describe, probe, rename_references, scan
-from hatch_epctx.compile.making import Compiled, compile_variant
+from hatch_epctx.compile.making import Compiled, compile_group, compile_variant
 
-__all__ = ["Compiled", "check_variant", "compile_variant", "describe", "probe", "rename_references", "scan"]
+__all__ = [
+    "Compiled",
+    "check_variant",
+    "compile_group",
+    "compile_variant",
+    "describe",
+    "probe",
+    "rename_references",
+    "scan",
+]

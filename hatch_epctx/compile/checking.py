@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx.compile.jobs import load_job
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError, ToolchainError
+from hatch_epctx.files import remove_tree
 from hatch_epctx.providers import find_provider
 from hatch_epctx.source import snapshot, snapshot_inputs
 from hatch_epctx.worker.protocol import INPUTS_NAME, SOURCE_FOLDER, CheckJob
@@ -26,7 +27,7 @@ _REFERENCE: Final = "cpu"
 
 
 def check_variant(
-    variant: Variant, plan: CheckPlan, source: SourceModel, folder: Path, *, inputs: str | None
+    variant: Variant, plan: CheckPlan, source: SourceModel, folder: Path, *, inputs: str | None, shared: bool = False
 ) -> dict[str, Any]:
     """Check the artifacts of `variant` that lie in the private `folder`.
 
@@ -36,21 +37,24 @@ def check_variant(
         source: what it was compiled from.
         folder: holds the artifacts; the source and the inputs are copied into it and left there.
         inputs: digest of the plan's file of inputs.
+        shared: whether its context binary is shared with other members of its group.
 
     Returns:
         `outcome` "passed" with the figures, or "not-run" with the reason `why` where the target's device is not on
-        this machine and nothing stands for it.
+        this machine and nothing stands for it, or where what stands for it cannot open a shared context binary.
 
     Raises:
         CompileError: outputs differ beyond the tolerance (reason check-failed), or a run failed.
         ModelError: the inputs do not fit the model.
         SourceChangedError: the source or the file of inputs is not what its digest says.
     """
+    for name in (SOURCE_FOLDER, INPUTS_NAME):  # of the check of another member
+        remove_tree(folder / name)
     (folder / SOURCE_FOLDER).mkdir()
     snapshot(source, folder / SOURCE_FOLDER)
     if plan.inputs is not None:
         snapshot_inputs(plan.inputs, folder / INPUTS_NAME, inputs or "")
-    job = load_job(variant)
+    job = load_job(variant, shared=shared)
     job["task"] = "check"
     # A compile needs no hardware where a check does, unless a simulator stands for it.
     job["offline"] = variant.provider.offline and variant.provider.simulated
@@ -65,6 +69,8 @@ def check_variant(
             hint=f"tool.epctx.models.{variant.model}.check",
         )
     except ToolchainError as error:
+        if error.reason == "not-simulated":
+            return {"outcome": NOT_RUN, "why": variant.provider.shared_not_simulated}
         if error.reason != "no-device":
             raise
         return {"outcome": NOT_RUN, "why": f"no such device: {variant.device}"}

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.source import copy_name
-from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job
+from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job, member_context
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hatch_epctx.config import Variant
     from hatch_epctx.providers import Provider
 
-__all__ = ["base_job", "compile_job", "ep_fields", "load_job", "prepare_job"]
+__all__ = ["base_job", "compile_job", "ep_fields", "group_job", "load_job", "prepare_job"]
 
 
 def base_job(task: Any) -> Job:
@@ -64,12 +66,27 @@ def prepare_job(variant: Variant) -> Job:
     }
 
 
-def load_job(variant: Variant) -> Job:
-    """Opening what a compile left, with exactly the options that the wheel will carry."""
+def group_job(members: Sequence[Variant]) -> Job:
+    """The compile of a weight-sharing group, its members in order."""
+    jobs = [compile_job(member) for member in members]
+    common = jobs[0]
+    differing: list[Any] = [{name: value for name, value in job.items() if common.get(name) != value} for job in jobs]
+    return {**common, "task": "share", "members": differing}
+
+
+def load_job(variant: Variant, *, shared: bool = False) -> Job:
+    """Opening what a compile left, with exactly the options that the wheel will carry.
+
+    Args:
+        variant: what was compiled, perhaps as a member of its group.
+        shared: whether its context binary is shared with other members.
+    """
+    compiled = member_context(variant.group.position(variant)) if variant.group else CONTEXT_NAME
     return {
         **compile_job(variant),
         "task": "load",
-        "model": SOURCE_NAME if variant.is_source else CONTEXT_NAME,
+        "model": SOURCE_NAME if variant.is_source else compiled,
+        "not_simulated": variant.provider.shared_not_simulated if shared else "",
         "provider_options": {option.name: option.text for option in variant.load_options},
         "optimization": variant.load_optimization,
         "session_options": dict(variant.load_session_options),

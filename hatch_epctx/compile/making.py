@@ -7,26 +7,27 @@ compiled model that secretly needs its source fails here and not at the user's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hatch_epctx.compile.jobs import compile_job, load_job, prepare_job
+from hatch_epctx.compile.jobs import compile_job, group_job, load_job, prepare_job
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError
-from hatch_epctx.files import check_name, remove_tree
+from hatch_epctx.files import check_name, move, remove_tree
 from hatch_epctx.source import snapshot, snapshot_inputs, snapshot_option
 from hatch_epctx.store import Artifact
-from hatch_epctx.worker.protocol import CALIBRATION_NAME
+from hatch_epctx.worker.protocol import CALIBRATION_NAME, member_folder, member_prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hatch_epctx.config import Variant
+    from hatch_epctx.config import SharedGroup, Variant
+    from hatch_epctx.process import Outcome
     from hatch_epctx.source import SourceModel
     from hatch_epctx.worker.protocol import Result
 
-__all__ = ["Compiled", "compile_variant"]
+__all__ = ["Compiled", "compile_group", "compile_variant"]
 
 _FACTS = (
     "inputs",
@@ -76,51 +77,145 @@ def compile_variant(
         SourceChangedError: the source, or what is behind an option, is not what its digest says.
     """
     snapshot(source, folder)
+    _snapshot_options(variant, folder, option_digests)
+    kept, prepared = _prepare(variant, folder, calibration=calibration) if variant.prepare else ((), {})
+    outcome = run(compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
+    result = result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=_hint(variant))
+    made = _artifacts(result)
+    names = {artifact.path for artifact in (*made, *kept)}
+    _keep_only(folder, names)
+    facts = _facts(result) | prepared
+    facts["seconds"] = {"compile": round(outcome.seconds, 3)}
+    if variant.load_check:
+        _load_check(variant, folder, facts)
+        _keep_only(folder, names)
+    return Compiled(artifacts=_unique(made, kept), facts=facts)
+
+
+def compile_group(
+    group: SharedGroup,
+    sources: Sequence[SourceModel],
+    folder: Path,
+    *,
+    option_digests: Mapping[str, str],
+    calibrations: Sequence[str | None],
+) -> Compiled:
+    """Compile the members of a weight-sharing group in one worker, in order, and check that each result loads.
+
+    Args:
+        group: its members are of one target.
+        sources: what stands in the identity, of each member's model.
+        folder: where to work; the artifacts alone are left in it.
+        option_digests: as for `compile_variant`.
+        calibrations: as `compile_variant` has one, by member.
+
+    Returns:
+        The artifacts of all members, those that several refer to once. `facts["members"]` holds, by member, its facts
+        and the names of its artifacts; `facts["shared"]` says whether they have a context binary in common.
+
+    Raises:
+        As `compile_variant`; a member's own fault is said at its name.
+    """
+    members = [replace(member, group=group) for member in group.members]
+    first = members[0]
+    _snapshot_options(first, folder, option_digests)
+    prepared = [
+        _member_source(member, source, folder, calibration=calibration)
+        for member, source, calibration in zip(members, sources, calibrations, strict=True)
+    ]
+    timeout = sum(member.timeout for member in members)
+    outcome = run(group_job(members), folder, timeout=timeout, env=first.env)
+    place = _blamed(outcome, members)
+    result = result_of(outcome, place=place, what="the group's compile", fallback=CompileError, hint=_hint(first))
+    made = [_artifacts(item) for item in result["members"]]
+    parts = [_unique(own, kept) for own, (kept, _) in zip(made, prepared, strict=True)]
+    artifacts = _unique(*parts)
+    names = {artifact.path for artifact in artifacts}
+    _keep_only(folder, names)
+    contexts = [{item.path for item in own if item.role == "context"} for own in made]
+    shared = bool(set.intersection(*contexts))
+    facts = [
+        {**_facts(item), **more, "artifacts": [artifact.path for artifact in part], "shared": shared, "seconds": {}}
+        for item, (_, more), part in zip(result["members"], prepared, parts, strict=True)
+    ]
+    for member, own in zip(members, facts, strict=True):
+        if member.load_check:
+            _load_check(member, folder, own)
+            _keep_only(folder, names)
+    common = {**_facts(result), "shared": shared, "seconds": {"compile": round(outcome.seconds, 3)}}
+    return Compiled(artifacts=artifacts, facts={**common, "members": facts})
+
+
+def _member_source(
+    member: Variant, source: SourceModel, folder: Path, *, calibration: str | None
+) -> tuple[tuple[Artifact, ...], dict[str, Any]]:
+    """Put a member's source into its own folder below `folder`, prepared; return what is kept of that, and facts."""
+    position = member.group.position(member) if member.group else 0
+    own = folder / member_folder(position)
+    own.mkdir()
+    snapshot(source, own)
+    if not member.prepare:
+        return (), {}
+    kept, facts = _prepare(member, own, calibration=calibration)
+    moved = []
+    for artifact in kept:
+        name = member_prepared(position) if artifact.role == "prepared" else artifact.path
+        move(own / artifact.path, folder / name)  # a name by content means the same bytes
+        moved.append(replace(artifact, path=name))
+    return tuple(moved), facts
+
+
+def _unique(*parts: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Artifacts of several parts, each name once: one name has one content, and its first role counts."""
+    by_name: dict[str, Artifact] = {}
+    for artifact in (artifact for part in parts for artifact in part):
+        by_name.setdefault(artifact.path, artifact)
+    return tuple(by_name.values())
+
+
+def _hint(variant: Variant) -> str:
+    """Where the configuration declares what the compile depends on."""
+    return f"tool.epctx.models.{variant.model}" if variant.is_source else f"tool.epctx.targets.{variant.base_target}"
+
+
+def _blamed(outcome: Outcome, members: Sequence[Variant]) -> str:
+    """The member that a failed compile is about; all of them, where it is about none or the worker died."""
+    position = ((outcome.result or {}).get("extra") or {}).get("member")
+    if isinstance(position, int) and 0 <= position < len(members):
+        return members[position].name
+    return " + ".join(member.name for member in members)
+
+
+def _snapshot_options(variant: Variant, folder: Path, option_digests: Mapping[str, str]) -> None:
     for option in variant.provider_options:
         if option.is_path:
             snapshot_option(option, folder, option_digests[option.name])
-    place = (
-        f"tool.epctx.targets.{variant.base_target}" if not variant.is_source else f"tool.epctx.models.{variant.model}"
-    )
-    kept, prepared = (
-        _prepare(variant, folder, calibration=calibration, hint=f"tool.epctx.models.{variant.model}.prepare")
-        if variant.prepare
-        else ((), {})
-    )
-    outcome = run(compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
-    result = result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=place)
-    made = _artifacts(result)
-    _keep_only(folder, {artifact.path for artifact in (*made, *kept)})
-    facts: dict[str, Any] = {name: result[name] for name in _FACTS if name in result}  # type: ignore[literal-required]
-    if prepared:
-        facts["prepared"] = prepared
-    facts["seconds"] = {"compile": round(outcome.seconds, 3)}
-    if variant.load_check:
-        facts["seconds"]["load"] = round(_load_check(variant, folder, hint=place), 3)
-        _keep_only(folder, {artifact.path for artifact in (*made, *kept)})
-    # Weights that the compile left as they were have the name and the content of what was kept.
-    names = {artifact.path for artifact in made}
-    return Compiled(artifacts=(*made, *(item for item in kept if item.path not in names)), facts=facts)
 
 
-def _prepare(
-    variant: Variant, folder: Path, *, calibration: str | None, hint: str
-) -> tuple[tuple[Artifact, ...], dict[str, Any]]:
+def _prepare(variant: Variant, folder: Path, *, calibration: str | None) -> tuple[tuple[Artifact, ...], dict[str, Any]]:
     """Run the steps of model preparation in a process of their own; return what is kept of them, and facts."""
+    hint = f"tool.epctx.models.{variant.model}.prepare"
     if variant.calibration is not None:
         snapshot_inputs(variant.calibration, folder / CALIBRATION_NAME, calibration or "")
     outcome = run(prepare_job(variant), folder, timeout=variant.timeout, env={})
     result = result_of(outcome, place=variant.name, what="model preparation", fallback=CompileError, hint=hint)
     remove_tree(folder / CALIBRATION_NAME)
     facts = {"steps": result.get("extra", {}).get("steps", []), "metadata_lost": result.get("metadata_lost", [])}
-    return _artifacts(result), facts
+    return _artifacts(result), {"prepared": facts}
 
 
-def _load_check(variant: Variant, folder: Path, *, hint: str) -> float:
-    """Open the artifacts in a second fresh process and run once; return the seconds it took."""
-    outcome = run(load_job(variant), folder, timeout=variant.timeout, env=variant.env)
-    result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=hint)
-    return outcome.seconds
+def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
+    """Open the artifacts in a second fresh process and run once; add to `facts` what became of it."""
+    job = load_job(variant, shared=bool(facts.get("shared")))
+    outcome = run(job, folder, timeout=variant.timeout, env=variant.env)
+    result = result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=_hint(variant))
+    reason = (result.get("extra") or {}).get("not_run")
+    facts["load_check"] = f"not run here: {reason}" if reason else "passed"
+    facts["seconds"]["load"] = round(outcome.seconds, 3)
+
+
+def _facts(result: Result) -> dict[str, Any]:
+    return {name: result[name] for name in _FACTS if name in result}  # type: ignore[literal-required]
 
 
 def _artifacts(result: Result) -> tuple[Artifact, ...]:

@@ -28,6 +28,7 @@ _ERRORS: Mapping[str, type[EpctxError]] = {
     "bad-inputs": ModelError,
     "missing-ep": ToolchainError,
     "no-device": ToolchainError,
+    "not-simulated": ToolchainError,
 }
 """Error class of a worker's reason; CompileError for the rest."""
 

@@ -15,7 +15,7 @@ from hatch_epctx.config.load import Machine, load_settings
 from hatch_epctx.config.models import Settings
 from hatch_epctx.config.project import Project, build_requires, load_project, read_project, single_project
 from hatch_epctx.config.schema import schema
-from hatch_epctx.config.variant import CheckPlan, Variant
+from hatch_epctx.config.variant import CheckPlan, SharedGroup, Variant
 
 __all__ = [
     "UNAVAILABLE",
@@ -29,6 +29,7 @@ __all__ = [
     "Presentation",
     "Project",
     "Settings",
+    "SharedGroup",
     "Variant",
     "build_requires",
     "expand",

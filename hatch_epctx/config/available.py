@@ -20,7 +20,6 @@ _VARIABLE = "EPCTX_"
 
 UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "groups": "weight sharing; without it every model is compiled by itself",
         "executor": "remote execution; compiles run on this machine",
         "report": "the HTML report of a build",
         "targets.*.ep-cache": "shipping EP caches",

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import ValidationError
 
 from hatch_epctx.config.errors import findings, raise_all
+from hatch_epctx.config.groups import Groups
 from hatch_epctx.config.layers import Layer, Layers, dotted
+from hatch_epctx.config.matching import bad, matching
 from hatch_epctx.config.models import Model, Target
 from hatch_epctx.config.points import Point, check_points, points_of
 from hatch_epctx.config.scalars import RESERVED_TARGET
 from hatch_epctx.config.targets import ResolvedTarget, resolve_target
 from hatch_epctx.config.variant import CheckPlan, Variant
-from hatch_epctx.errors import ConfigError, suggest
+from hatch_epctx.errors import ConfigError
 from hatch_epctx.providers import find_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from hatch_epctx.config.base import Table
+    from hatch_epctx.config.matching import Named
     from hatch_epctx.config.models import Check, Settings
-
-    _Named = tuple[str, str]
-    """(expanded name, declared name)"""
 
 __all__ = ["expand", "single_variant"]
 
@@ -62,15 +62,17 @@ def expand(settings: Settings, root: Path) -> tuple[Variant, ...]:
     _check_clashes(settings, "models", [(name, name) for name in settings.models], errors)
     _check_clashes(settings, "targets", [(target.name, target.base) for target in targets], errors)
     if not settings.models:
-        errors.append(_bad("no model is declared", settings.place("models"), remedy=_ADD_MODEL))
+        errors.append(bad("no model is declared", settings.place("models"), remedy=_ADD_MODEL))
     chosen = {name: _targets_of(name, model, targets, settings, errors) for name, model in settings.models.items()}
     for name, model in settings.models.items():
         place = partial(settings.place, "models", name)
         errors += check_points(model, [target.name for target in chosen[name]], place)
         errors += _check_calibration(model, place)
     companions = _companions(settings, targets, errors)
+    groups = Groups(settings, targets, chosen, errors)
     raise_all(errors)
-    return _select(settings, root, chosen, targets, companions)
+    every = _every(settings, root, chosen, companions)
+    return _select(settings, targets, chosen, groups.assign(every))
 
 
 def single_variant(source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any] | None = None) -> Variant:
@@ -114,7 +116,7 @@ def _resolved(settings: Settings, name: str, root: Path, errors: list[ConfigErro
         return ()
 
 
-def _check_clashes(settings: Settings, key: str, names: Iterable[_Named], errors: list[ConfigError]) -> None:
+def _check_clashes(settings: Settings, key: str, names: Iterable[Named], errors: list[ConfigError]) -> None:
     """Refuse names that some file systems take for the same file."""
     seen: dict[str, str] = {}
     for name, declared in names:
@@ -125,7 +127,7 @@ def _check_clashes(settings: Settings, key: str, names: Iterable[_Named], errors
         twice = f"the name {name!r} is that of another"
         found = twice if other == name else f"{name!r} and {other!r} differ in case only"
         remedy = "Choose other names; a target with a matrix has its values in its name."
-        errors.append(_bad(found, settings.place(key, declared), remedy=remedy))
+        errors.append(bad(found, settings.place(key, declared), remedy=remedy))
 
 
 def _targets_of(
@@ -141,11 +143,11 @@ def _targets_of(
         failed = settings.targets.keys() - {base for _, base in names}
         patterns = [pattern for pattern in declared if not any(_could_be(pattern, base) for base in failed)]
         place = partial(settings.place, "models", name, "targets")
-        wanted = _matching(patterns, names, "target", lambda pattern: place(declared.index(pattern)), errors)
+        wanted = matching(patterns, names, "target", lambda pattern: place(declared.index(pattern)), errors)
         chosen = tuple(target for target in targets if target.name in wanted)
     if not chosen and not model.ship_source and not errors:
         remedy = "Declare one under [tool.epctx.targets], or set 'ship-source = true'."
-        errors.append(_bad("the model has no target", settings.place("models", name), remedy=remedy))
+        errors.append(bad("the model has no target", settings.place("models", name), remedy=remedy))
     return chosen
 
 
@@ -153,7 +155,7 @@ def _companions(settings: Settings, targets: list[ResolvedTarget], errors: list[
     """Expanded names of the targets that go into data packages of their own."""
     declared, names = settings.wheel.companions, [(target.name, target.base) for target in targets]
     place = partial(settings.place, "wheel", "companions")
-    return _matching(declared, names, "target", lambda pattern: place(declared.index(pattern)), errors)
+    return matching(declared, names, "target", lambda pattern: place(declared.index(pattern)), errors)
 
 
 def _check_calibration(model: Model, place: Callable[..., str]) -> Iterator[ConfigError]:
@@ -161,51 +163,34 @@ def _check_calibration(model: Model, place: Callable[..., str]) -> Iterator[Conf
     quantises = any(step.partition(":")[0] == "quantize-qdq" for step in model.prepare)
     if quantises and model.calibration is None:
         remedy = 'Write calibration = "samples.npz": inputs by name, one sample each or several along a first axis.'
-        yield _bad("'quantize-qdq' needs samples of the model's inputs", place("prepare"), remedy=remedy)
+        yield bad("'quantize-qdq' needs samples of the model's inputs", place("prepare"), remedy=remedy)
     if model.calibration is not None and not quantises:
         remedy = "Add 'quantize-qdq' to prepare, or remove the key."
-        yield _bad("no step of 'prepare' reads it", place("calibration"), remedy=remedy)
+        yield bad("no step of 'prepare' reads it", place("calibration"), remedy=remedy)
 
 
 def _could_be(pattern: str, base: str) -> bool:
     return fnmatchcase(base, pattern) or pattern.startswith(f"{base}-")
 
 
-def _matching(
-    patterns: Iterable[str],
-    names: Iterable[_Named],
-    what: str,
-    place: Callable[[str], str],
-    errors: list[ConfigError],
-) -> set[str]:
-    """Names that one of the patterns means, by themselves or by the name they are declared under.
-
-    A pattern that means nothing goes to `errors`.
-    """
-    names = list(names)
-    wanted: set[str] = set()
-    for pattern in patterns:
-        found = {name for name, declared in names if fnmatchcase(name, pattern) or fnmatchcase(declared, pattern)}
-        wanted |= found
-        if not found:
-            known = list(dict.fromkeys(name for name, _ in names))
-            errors.append(
-                _bad(
-                    f"{pattern!r} matches no {what}",
-                    place(pattern),
-                    expected=f"a name or glob of {', '.join(known)}" if known else "",
-                    remedy=suggest(pattern.strip("*?"), known),
-                )
-            )
-    return wanted
+def _every(
+    settings: Settings, root: Path, chosen: Mapping[str, tuple[ResolvedTarget, ...]], companions: set[str]
+) -> Iterator[tuple[str, Variant]]:
+    """All variants in the order of declaration, each with its target's expanded name."""
+    for name, model in settings.models.items():
+        source = root / model.source
+        for target, point in _pairs(chosen[name], model):
+            variant = _variant(name, source, model, target, point, root)
+            yield target.name, replace(variant, companion=target.name in companions)
+        if model.ship_source:
+            yield RESERVED_TARGET, _source_variant(name, source)
 
 
 def _select(
     settings: Settings,
-    root: Path,
-    chosen: Mapping[str, tuple[ResolvedTarget, ...]],
     targets: list[ResolvedTarget],
-    companions: set[str],
+    chosen: Mapping[str, tuple[ResolvedTarget, ...]],
+    every: Iterable[Variant],
 ) -> tuple[Variant, ...]:
     """Variants that EPCTX_MODELS and EPCTX_TARGETS leave. Shipped sources ride along: they cost no compile."""
     environment, errors = settings.environment, list[ConfigError]()
@@ -215,23 +200,19 @@ def _select(
             names += [(f"{target.name}{point.suffix}", target.name), (f"{target.name}{point.suffix}", target.base)]
     if any(model.ship_source for model in settings.models.values()):
         names.append((RESERVED_TARGET, RESERVED_TARGET))
-    models = _matching(environment.models, [(name, name) for name in chosen], "model", lambda _: "EPCTX_MODELS", errors)
-    wanted = _matching(environment.targets, names, "target", lambda _: "EPCTX_TARGETS", errors)
+    models = matching(environment.models, [(name, name) for name in chosen], "model", lambda _: "EPCTX_MODELS", errors)
+    wanted = matching(environment.targets, names, "target", lambda _: "EPCTX_TARGETS", errors)
     raise_all(errors)
-    variants = []
-    for name, model in settings.models.items():
-        if environment.models and name not in models:
-            continue
-        source = root / model.source
-        for target, point in _pairs(chosen[name], model):
-            if not environment.targets or f"{target.name}{point.suffix}" in wanted:
-                variant = _variant(name, source, model, target, point, root)
-                variants.append(replace(variant, companion=target.name in companions))
-        variants += [_source_variant(name, source)] if model.ship_source else []
+    variants = tuple(
+        variant
+        for variant in every
+        if (not environment.models or variant.model in models)
+        and (not environment.targets or variant.is_source or variant.target in wanted)
+    )
     if not variants:
         found = "no selected model is compiled for a selected target"
-        raise _bad(found, "EPCTX_TARGETS", remedy="Select other models or targets, or set EPCTX_SKIP=1 to build none.")
-    return tuple(variants)
+        raise bad(found, "EPCTX_TARGETS", remedy="Select other models or targets, or set EPCTX_SKIP=1 to build none.")
+    return variants
 
 
 def _pairs(targets: Iterable[ResolvedTarget], model: Model) -> Iterator[tuple[ResolvedTarget, Point]]:
@@ -298,7 +279,3 @@ def _source_variant(name: str, source: Path) -> Variant:
         optimization=provider.default_optimization,
         is_source=True,
     )
-
-
-def _bad(found: str, where: str, expected: str = "", remedy: str = "") -> ConfigError:
-    return ConfigError(found, where=where, expected=expected, remedy=remedy, reason="bad-value")

@@ -197,14 +197,14 @@ class Target(Table):
 class Group(Table):
     """Models that are compiled together, so that they share weights in one context binary."""
 
-    models: Annotated[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], InIdentity(at="model.members")]
+    models: Annotated[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], InIdentity(at="members")]
     """Names or globs of the members, in the order in which they are compiled."""
 
     targets: Annotated[
         Annotated[tuple[str, ...], Field(strict=False)] | None,
         Presentation(why="chooses variants; each one's identity holds its own target"),
     ] = None
-    """Names or globs of the targets that share; all targets of the members when left out."""
+    """Names or globs of the targets that share; those that all members have when left out."""
 
 
 class Wheel(Table):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.providers import OptionValue, Provider
 
-__all__ = ["CheckPlan", "Variant"]
+__all__ = ["CheckPlan", "SharedGroup", "Variant"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -32,6 +32,20 @@ class CheckPlan:
     seed: int = 0
     ranges: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: _NONE)
     """Lowest and highest generated value by input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGroup:
+    """Variants of one target that are compiled together, so that they may share a context binary."""
+
+    name: str
+    """Its name in the configuration."""
+    members: tuple[Variant, ...]
+    """All of them in the order in which they are compiled, selected or not; none of these records has a group."""
+
+    def position(self, variant: Variant) -> int:
+        """Where `variant` stands among the members."""
+        return next(index for index, member in enumerate(self.members) if member.name == variant.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +97,8 @@ class Variant:
     """Whether the variant goes into a data package of its target's and not into the wheel."""
     is_source: bool = False
     """The source model itself, for the CPU EP: nothing is compiled."""
+    group: SharedGroup | None = None
+    """The group that it is compiled with."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from hatch_epctx.store import Artifact, Record
 
@@ -15,10 +15,25 @@ __all__ = ["FACTS", "LOCK_NAME", "Lock", "LockedVariant"]
 
 LOCK_NAME: Final = "epctx.lock"
 
-FACTS: Final = ("check", "compatibility", "context_nodes", "coverage", "inputs", "left", "nodes_left", "outputs")
+_OF_VARIANT: Final = (
+    "check",
+    "compatibility",
+    "context_nodes",
+    "coverage",
+    "inputs",
+    "left",
+    "load_check",
+    "nodes_left",
+    "outputs",
+)
+FACTS: Final = (*_OF_VARIANT, "members", "shared")
 """Facts of a generation's record that stand in a wheel's manifest, so that a lock gives the same wheel as the store."""
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def _kept(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: facts[name] for name in names if facts.get(name) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +51,26 @@ class LockedVariant:
     """Members of `FACTS`."""
 
     @classmethod
-    def of(cls, name: str, record: Record, check: Mapping[str, Any] | None = None) -> LockedVariant:
-        """The variant `name` as a generation's record has it, with the check that it passed."""
-        result = {**record.result, "check": dict(check)} if check else record.result
+    def of(
+        cls, name: str, record: Record, check: Mapping[str, Any] | None = None, *, position: int | None = None
+    ) -> LockedVariant:
+        """The variant `name` as a generation's record has it, with the check that it passed.
+
+        Of a member of a group, `position` is where it stands in the group: the record is that of all members.
+        """
+        passed = {"check": dict(check)} if check else {}
+        if position is None:
+            result = {**record.result, **passed}
+        else:
+            members = [_kept(member, (*_OF_VARIANT, "artifacts")) for member in record.result["members"]]
+            members[position] |= passed
+            result = {**record.result, "members": members}
         return cls(
             name=name,
             identity=record.identity,
             document=record.document,
             artifacts=tuple(sorted(record.artifacts, key=lambda artifact: artifact.path)),
-            facts={key: result[key] for key in FACTS if result.get(key) is not None},
+            facts=_kept(result, FACTS),
         )
 
 

@@ -152,13 +152,14 @@ def _facts(place: Place) -> Facts:
     artifacts = tuple(_artifact(item) for item in fields["artifacts"].items())
     if len({artifact.path for artifact in artifacts}) != len(artifacts):
         fields["artifacts"].fail("one file stands twice")
-    free = ("options", "toolchain", "coverage", "check", "runtime", "signature")
+    free = ("options", "toolchain", "coverage", "check", "runtime", "signature", "group")
     return Facts(
         kind=fields["kind"].one_of(KINDS),
         artifacts=tuple(sorted(artifacts, key=lambda artifact: artifact.path)),
         identity=fields["identity"].text() if "identity" in fields else None,
         compatibility=fields["compatibility"].text() if "compatibility" in fields else "",
         device=fields["device"].one_of(DEVICES) if "device" in fields else None,
+        load_check=fields["load_check"].text() if "load_check" in fields else "",
         **{key: fields[key].free() for key in free if key in fields},
     )
 

@@ -82,6 +82,10 @@ class Facts:
     """What running needs: distribution and version of the EP, version of onnxruntime."""
     signature: Mapping[str, Any] = field(default_factory=_empty)
     """Inputs and outputs by name, type and shape."""
+    load_check: str = ""
+    """What became of opening the result at build time: passed, or why it was not run; empty where nobody tried."""
+    group: Mapping[str, Any] = field(default_factory=_empty)
+    """name and members of the weight-sharing group that it was compiled with, and whether they share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,8 @@ def _facts_document(facts: Facts) -> dict[str, Any]:
     }
     if facts.check:
         document["check"] = facts.check
+    document |= {"group": facts.group} if facts.group else {}
+    document |= {"load_check": facts.load_check} if facts.load_check else {}
     if facts.identity is not None:
         document["identity"] = facts.identity
     if facts.device is not None:

@@ -17,6 +17,7 @@ from hatch_epctx.files import copy_file
 from hatch_epctx.findings import check_in_words, left_in_words, share
 from hatch_epctx.identity import canonical
 from hatch_epctx.pipeline.progress import signs_of_life
+from hatch_epctx.pipeline.records import artifacts_of, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,8 +106,8 @@ class Checker:
 
     def known(self, planned: Planned, identity: Identity, generation: Generation) -> dict[str, Any] | None:
         """The passed check of `generation` that its record or the store knows, as the variant demands it."""
-        key = check_key(planned, identity, generation.record.artifacts)
-        for facts in (generation.record.result.get("check"), self._store.recall(_KIND, key)):
+        key = check_key(planned, identity, artifacts_of(planned.variant, generation.record))
+        for facts in (facts_of(planned.variant, generation.record).get("check"), self._store.recall(_KIND, key)):
             if isinstance(facts, dict) and facts.get("key") == key and facts.get("outcome") == "passed":
                 return facts
         return None
@@ -129,21 +130,31 @@ class Checker:
             return None
         if known := self.known(planned, identity, generation):
             return known
-        facts = generation.record.result.get("check")
-        if planned.borrowed and facts and facts.get("key") == check_key(planned, identity, generation.record.artifacts):
+        found = facts_of(planned.variant, generation.record)
+        artifacts = artifacts_of(planned.variant, generation.record)
+        facts = found.get("check")
+        if planned.borrowed and facts and facts.get("key") == check_key(planned, identity, artifacts):
             return dict(facts)  # it could not run where it was locked, and cannot here
         if fresh and facts:
             return dict(facts)
         with self._store.staging() as staging:
-            for artifact in generation.record.artifacts:
+            for artifact in artifacts:
                 copy_file(generation.file(artifact), staging.path / artifact.path)
-            facts = self.run(planned, identity, generation.record.artifacts, staging.path)
+            facts = self.run(planned, identity, artifacts, staging.path, shared=bool(found.get("shared")))
         if facts["outcome"] == "passed":
             self._store.remember(_KIND, facts["key"], facts)
         return facts
 
-    def run(self, planned: Planned, identity: Identity, artifacts: Iterable[Artifact], folder: Path) -> dict[str, Any]:
-        """Check the artifacts in `folder`.
+    def run(
+        self,
+        planned: Planned,
+        identity: Identity,
+        artifacts: Iterable[Artifact],
+        folder: Path,
+        *,
+        shared: bool = False,
+    ) -> dict[str, Any]:
+        """Check the artifacts in `folder`; `shared` as `compile.check_variant` has it.
 
         Raises:
             CompileError, ModelError, SourceChangedError: as `compile.check_variant`.
@@ -153,7 +164,9 @@ class Checker:
             raise ValueError("the variant demands no check")
         self._report(variant, "checking against the CPU EP")
         with signs_of_life(self._report, variant, "still checking"):
-            facts = compiling.check_variant(variant, variant.check, planned.source, folder, inputs=planned.check_inputs)
+            facts = compiling.check_variant(
+                variant, variant.check, planned.source, folder, inputs=planned.check_inputs, shared=shared
+            )
         facts["key"] = check_key(planned, identity, artifacts)
         self._report(variant, check_in_words(facts))
         return facts

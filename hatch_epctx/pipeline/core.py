@@ -16,7 +16,7 @@ from hatch_epctx.pipeline.locking import LockedBytes, compare, prepare_locked, r
 from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
-from hatch_epctx.pipeline.records import Build, Entry, Planned
+from hatch_epctx.pipeline.records import Build, Entry, Planned, units_of
 from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
@@ -123,29 +123,35 @@ class Pipeline:
 
     def obtain(self, planned: Sequence[Planned]) -> Build:
         """Bring variants that were prepared into the store; see `build`."""
-        jobs = max(1, min(self.project.environment.jobs, len(planned)))
+        units = units_of(planned)
+        jobs = max(1, min(self.project.environment.jobs, len(units)))
         pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="epctx")
-        futures: list[Future[Entry]] = []
+        futures: list[Future[tuple[Entry, ...]]] = []
         try:
-            futures = [pool.submit(self._obtainer.entry, item) for item in planned]
-            entries = tuple(future.result() for future in futures)
+            futures = [pool.submit(self._obtainer.entries, unit) for unit in units]
+            by_name = {entry.variant.name: entry for future in futures for entry in future.result()}
         except BaseException:
             self._stop(futures)
             raise
         finally:
             pool.shutdown()
+        entries = tuple(by_name[item.variant.name] for item in planned)
         if not self.project.environment.offline:  # what goes now could not be made again
             self._collect(entries)
         return Build(project=self.project, entries=entries)
 
     def _collect(self, entries: tuple[Entry, ...]) -> None:
         """Bring the store back within its limits; leases keep what this build is going to use."""
-        made = [entry.generation for entry in entries if entry.status in ("compiled", "fetched") and entry.generation]
-        grown = sum(artifact.size for generation in made for artifact in generation.record.artifacts)
+        made = {
+            entry.generation.name: entry.generation
+            for entry in entries
+            if entry.status in ("compiled", "fetched") and entry.generation
+        }
+        grown = sum(artifact.size for generation in made.values() for artifact in generation.record.artifacts)
         limits = Limits.declared(self.project.settings.cache.max_size, self.project.settings.cache.max_age)
         after_build(self.store, limits, grown=grown, say=lambda text: self._report(None, text))
 
-    def _stop(self, futures: list[Future[Entry]]) -> None:
+    def _stop(self, futures: list[Future[tuple[Entry, ...]]]) -> None:
         """End what runs, start nothing more, and give up what was obtained. Returns when all threads are done."""
         self._obtainer.stopping.set()
         for future in futures:
@@ -156,9 +162,9 @@ class Pipeline:
             running = wait(running, timeout=_PAUSE).not_done
         for future in futures:
             if not future.cancelled() and future.exception() is None:
-                generation = future.result().generation
-                if generation is not None:
-                    generation.close()
+                for entry in future.result():
+                    if entry.generation is not None:
+                        entry.generation.close()
 
     def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
         """(identity, document) of the variant's last build on this machine."""

@@ -20,10 +20,10 @@ from hatch_epctx.store import Miss, Record
 from hatch_epctx.toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hatch_epctx.config import Project, Variant
+    from hatch_epctx.config import Project, SharedGroup, Variant
     from hatch_epctx.lockfile import Drift, LockedVariant
     from hatch_epctx.pipeline.preparing import Preparer
     from hatch_epctx.pipeline.records import Planned, Status
@@ -67,13 +67,19 @@ def borrowed_toolchain(lock: Lock | None, variant: Variant) -> Toolchain | None:
     return _toolchain(locked.document.get("toolchain")) if locked else None
 
 
-def borrowed_preparation(lock: Lock | None, variant: Variant) -> list[dict[str, Any]] | None:
-    """The steps of model preparation that `variant` was locked with; None where the variant has others now."""
+def borrowed_preparation(lock: Lock | None, variant: Variant, member: Variant) -> list[dict[str, Any]] | None:
+    """The steps of model preparation that `variant`, or a member of its group, was locked with.
+
+    None where it has others now.
+    """
     locked = lock.find(variant.name) if lock else None
     try:
-        steps = locked.document["compile"]["prepare"] if locked else []
-        return steps if [step["step"] for step in steps] == list(variant.prepare) else None
-    except (KeyError, TypeError):
+        section: Any = locked.document if locked else {"compile": {"prepare": []}}
+        if variant.group is not None and locked is not None:
+            section = section["members"][variant.group.position(member)]
+        steps = section["compile"]["prepare"]
+        return steps if [step["step"] for step in steps] == list(member.prepare) else None
+    except (KeyError, TypeError, IndexError):
         return None
 
 
@@ -136,8 +142,8 @@ class LockedBytes:
         self._store = store
         self._remote = remote
 
-    def obtain(self, planned: Planned, found: Generation | Miss) -> tuple[Generation | Miss, Status]:
-        """The locked artifacts of a variant: those that were `found`, else those of the remote cache.
+    def obtain(self, unit: Sequence[Planned], found: Generation | Miss) -> tuple[Generation | Miss, Status]:
+        """The locked artifacts of a variant or of a group: those that were `found`, else those of the remote cache.
 
         A miss: they have to be made here, and `check` has to follow.
 
@@ -145,7 +151,7 @@ class LockedBytes:
             VerificationError: other bytes are in the store, and the locked ones cannot be had.
             ToolchainError: there are none, and they cannot be made here.
         """
-        locked = self._locked(planned)
+        planned, locked = unit[0], self._locked(unit)
         if not isinstance(found, Miss):
             if _same(locked, found):
                 return _told(locked, found), "hit"
@@ -166,23 +172,28 @@ class LockedBytes:
             )
         return found, "miss"
 
-    def check(self, planned: Planned, made: Generation) -> Generation:
+    def check(self, unit: Sequence[Planned], made: Generation) -> Generation:
         """`made`, which has to have the locked artifacts.
 
         Raises:
             VerificationError: the compile gave other bytes.
         """
-        locked = self._locked(planned)
+        planned, locked = unit[0], self._locked(unit)
         if _same(locked, made):
             return _told(locked, made)
         made.close()
         raise self._other(planned.variant, locked, made, "the compile gave")
 
-    def _locked(self, planned: Planned) -> LockedVariant:
-        locked = self._lock.find(planned.variant.name)
-        if locked is None or planned.identity is None or locked.identity != planned.identity.digest:
-            raise VerificationError("is not as locked", where=planned.variant.name, reason="drift")
-        return locked
+    def _locked(self, unit: Sequence[Planned]) -> LockedVariant:
+        """What is locked of a unit: of a group, each selected member's own facts with what they have in common."""
+        every = []
+        for planned in unit:
+            locked = self._lock.find(planned.variant.name)
+            if locked is None or planned.identity is None or locked.identity != planned.identity.digest:
+                raise VerificationError("is not as locked", where=planned.variant.name, reason="drift")
+            every.append(locked)
+        group = unit[0].variant.group
+        return every[0] if group is None else _together(unit, every, group)
 
     def _fetch(self, planned: Planned, locked: LockedVariant) -> Generation | None:
         if self._remote is None:
@@ -218,6 +229,27 @@ class LockedBytes:
             reason="other-bytes",
             detail="\n".join(lines),
         )
+
+
+def _together(unit: Sequence[Planned], every: Sequence[LockedVariant], group: SharedGroup) -> LockedVariant:
+    """The entries of a group's selected members as one: their common artifacts, and the facts of each."""
+    first, remedy = every[0], f"Run 'epctx lock' for all members of the group {group.name}."
+    if any(set(locked.artifacts) != set(first.artifacts) for locked in every):
+        names = ", ".join(locked.name for locked in every)
+        raise VerificationError(
+            f"{names} are locked with different bytes", where=LOCK_NAME, remedy=remedy, reason="drift"
+        )
+    members: list[Any] = [{} for _ in group.members]
+    for planned, locked in zip(unit, every, strict=True):
+        of_group = locked.facts.get("members")
+        if not isinstance(of_group, list) or len(of_group) != len(members):
+            where = f"{LOCK_NAME}: {locked.name}"
+            raise VerificationError("the facts of the group's members are damaged", where=where, remedy=remedy)
+        position = group.position(planned.variant)
+        members = [
+            own if index == position else kept or own for index, (own, kept) in enumerate(zip(of_group, members))
+        ]
+    return replace(first, facts={**first.facts, "members": members})
 
 
 def _same(locked: LockedVariant, found: Generation) -> bool:

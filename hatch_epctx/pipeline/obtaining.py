@@ -1,5 +1,7 @@
-"""Obtaining one variant's generation: found in the store, or compiled under its identity's lock and published.
+"""Obtaining generations: found in the store, or compiled under their identity's lock and published.
 
+A unit of work is one variant, or the selected members of one weight-sharing group: these have one identity and one
+generation, whichever of them are selected.
 Either way it must meet what the variant demands beyond its identity (see `checking`).
 """
 
@@ -15,26 +17,25 @@ from hatch_epctx import compile as compiling
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.pipeline.checking import Checker, check_coverage
 from hatch_epctx.pipeline.progress import signs_of_life
-from hatch_epctx.pipeline.records import Entry
+from hatch_epctx.pipeline.records import Entry, artifacts_of, facts_of
 from hatch_epctx.source import SourceChangedError
 from hatch_epctx.store import Miss, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from hatch_epctx.compile import Compiled
-    from hatch_epctx.config import Variant
+    from hatch_epctx.config import SharedGroup, Variant
     from hatch_epctx.identity import Identity
     from hatch_epctx.pipeline.history import History
     from hatch_epctx.pipeline.locking import LockedBytes
     from hatch_epctx.pipeline.preparing import Preparer
     from hatch_epctx.pipeline.progress import Report
     from hatch_epctx.pipeline.records import Planned, Status
-    from hatch_epctx.source import SourceModel
     from hatch_epctx.store import Generation, Store
 
-__all__ = ["ATTEMPTS", "Obtainer"]
+__all__ = ["ATTEMPTS", "Obtainer", "not_shared"]
 
 ATTEMPTS: Final = 3
 """Compiles of one variant whose source keeps changing."""
@@ -74,19 +75,21 @@ class Obtainer:
         self.stopping = threading.Event()
         """Set it to end waits for locks and to start no further compile."""
 
-    def entry(self, planned: Planned) -> Entry:
-        """What becomes of one variant: never raises for what a user can cause."""
-        variant = planned.variant
-        if planned.identity is None:
-            self._report(variant, f"skipped: {planned.skipped}")
-            return Entry(planned=planned, status="skipped", reason=planned.skipped)
+    def entries(self, unit: Sequence[Planned]) -> tuple[Entry, ...]:
+        """What becomes of the variants of one unit, in order: never raises for what a user can cause."""
+        if unit[0].identity is None:
+            for planned in unit:
+                self._report(planned.variant, f"skipped: {planned.skipped}")
+            return tuple(Entry(planned=planned, status="skipped", reason=planned.skipped) for planned in unit)
         start = time.monotonic()
         try:
-            entry = self._obtain(planned)
+            entries = self._obtain(unit)
         except EpctxError as error:
-            self._report(variant, "failed")
-            entry = Entry(planned=planned, status="failed", error=error)
-        return replace(entry, seconds=time.monotonic() - start)
+            entries = tuple(Entry(planned=planned, status="failed", error=error) for planned in unit)
+        for entry in entries:
+            if entry.status == "failed":
+                self._report(entry.variant, "failed")
+        return tuple(replace(entry, seconds=time.monotonic() - start) for entry in entries)
 
     def find(self, identity: Identity) -> Generation | Miss:
         """The selected generation of `identity`, leased and verified, or why there is none."""
@@ -94,15 +97,15 @@ class Obtainer:
             return Miss(reason=f"not cacheable: {'; '.join(identity.uncertain)}")
         return self._store.find(identity.digest)
 
-    def _obtain(self, planned: Planned) -> Entry:
-        """A leased generation of this variant: found, or compiled from the source as it is now."""
-        variant = planned.variant
+    def _obtain(self, unit: Sequence[Planned]) -> tuple[Entry, ...]:
+        """A leased generation of this unit: found, or compiled from the sources as they are now."""
+        variant = unit[0].variant
         for _ in range(ATTEMPTS):
             try:
-                return self._attempt(planned)
+                return self._attempt(unit)
             except SourceChangedError as changed:
                 self._report(variant, f"{changed}; trying again")
-                planned = self._preparer.prepare(variant)
+                unit = [self._preparer.prepare(planned.variant) for planned in unit]
         raise ModelError(
             f"the source changed {ATTEMPTS} times while it was being compiled",
             where=variant.name,
@@ -110,44 +113,68 @@ class Obtainer:
             reason="source-changed",
         )
 
-    def _attempt(self, planned: Planned) -> Entry:
-        variant, identity, source = planned.variant, planned.identity, planned.source
-        if identity is None or source is None:  # an EP that went away while the source was changing
-            raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
+    def _attempt(self, unit: Sequence[Planned]) -> tuple[Entry, ...]:
+        variant, identity = unit[0].variant, unit[0].identity
+        if identity is None:  # an EP that went away while the source was changing
+            raise ToolchainError(unit[0].skipped, where=variant.name, reason="missing-ep")
+        failures: dict[str, EpctxError] = {}
         with self._held(variant, identity):
-            found, status = self._found(planned, identity)
+            found, status = self._found(unit, identity)
             if isinstance(found, Miss):
                 self._refuse_offline(variant, found)
                 if self.stopping.is_set():
                     raise CompileError("the build was stopped", where=variant.name, reason="stopped")
-                generation = self._compile(planned, identity, source, why=found.reason)
-                entry = Entry(planned=planned, status="compiled", reason=found.reason, generation=generation)
+                generation, failures = self._compile(unit, identity, why=found.reason)
             else:
-                generation, entry = found, self._hit(planned, identity, found, status)
-        if generation.warning and entry.status == "compiled":
+                generation = self._hit(unit, identity, found, status)
+        made = isinstance(found, Miss)
+        if generation.warning and made:
             self._report(variant, f"warning: {generation.warning}")
-        return self._demanded(entry, identity, generation)
-
-    def _demanded(self, entry: Entry, identity: Identity, generation: Generation) -> Entry:
-        """The entry of a result that meets what the variant demands beyond its identity; else it is given up."""
-        variant, facts = entry.variant, generation.record.result
+        reason = found.reason if isinstance(found, Miss) else ""
         with ExitStack() as undo:
             undo.push(generation)
-            check_coverage(variant, facts)
+            entries = tuple(
+                self._demanded(
+                    Entry(planned=planned, status="compiled" if made else status, reason=reason, generation=generation),
+                    identity,
+                    generation,
+                    failures.get(planned.variant.name),
+                )
+                for planned in unit
+            )
+            if any(entry.generation for entry in entries):
+                undo.pop_all()
+        return entries
+
+    def _demanded(self, entry: Entry, identity: Identity, generation: Generation, failure: EpctxError | None) -> Entry:
+        """The entry of a result that meets what the variant demands beyond its identity; else a failed one.
+
+        `failure` is what is known to be against it.
+        """
+        variant = entry.variant
+        try:
+            if failure is not None:
+                raise failure
+            check_coverage(variant, facts_of(variant, generation.record))
             check = self._checker.ensure(entry.planned, identity, generation, fresh=entry.status == "compiled")
-            undo.pop_all()
+        except SourceChangedError:
+            raise
+        except EpctxError as error:
+            return Entry(planned=entry.planned, status="failed", error=error)
         return replace(self.shown(entry, generation), check=check)
 
     def shown(self, entry: Entry, generation: Generation) -> Entry:
         """The entry with what the record of its generation says, which may be closed by then."""
-        prepared = [generation.file(item) for item in generation.record.artifacts if item.role == "prepared"]
-        return replace(entry, facts=generation.record.result, prepared=prepared[0] if prepared else None)
+        own = artifacts_of(entry.variant, generation.record)
+        prepared = [generation.file(item) for item in own if item.role == "prepared"]
+        facts = facts_of(entry.variant, generation.record)
+        return replace(entry, facts=facts, prepared=prepared[0] if prepared else None)
 
-    def _found(self, planned: Planned, identity: Identity) -> tuple[Generation | Miss, Status]:
+    def _found(self, unit: Sequence[Planned], identity: Identity) -> tuple[Generation | Miss, Status]:
         """The generation of `identity`, with the locked artifacts where there is a lock."""
         found = self.find(identity)
         if self._locked is not None:
-            return self._locked.obtain(planned, found)
+            return self._locked.obtain(unit, found)
         return found, "miss" if isinstance(found, Miss) else "hit"
 
     @contextmanager
@@ -161,69 +188,74 @@ class Obtainer:
             self._report(variant, f"waiting for {owner}, which compiles the same identity {identity.short}")
 
         # Whoever holds it compiles and loads, each within its time limit, and copies and digests files.
-        patience = 3 * variant.timeout + 60
+        members = variant.group.members if variant.group else (variant,)
+        patience = 3 * sum(member.timeout for member in members) + 60
         with self._store.lock(identity.digest, timeout=patience, on_wait=waiting, cancel=self.stopping):
             yield
 
-    def _hit(self, planned: Planned, identity: Identity, found: Generation, status: Status) -> Entry:
-        """The entry of a hit, unless the source changed while the variant waited for its turn."""
+    def _hit(self, unit: Sequence[Planned], identity: Identity, found: Generation, status: Status) -> Generation:
+        """The generation that was found, unless the source changed while the unit waited for its turn."""
         with ExitStack() as undo:
             undo.push(found)
-            if time.monotonic() - planned.asked > _FRESH:
-                self._unchanged(planned)
-            self._report(planned.variant, f"{status} {identity.short}")
-            self._history.remember(planned.variant, identity)
+            if time.monotonic() - unit[0].asked > _FRESH:
+                self._unchanged(unit[0])
+            for planned in unit:
+                self._report(planned.variant, f"{status} {identity.short}")
+                self._history.remember(planned.variant, identity)
             undo.pop_all()
-        return Entry(planned=planned, status=status, generation=found)
+        return found
 
-    def _compile(self, planned: Planned, identity: Identity, source: SourceModel, *, why: str) -> Generation:
-        """Compile and publish, within the identity's lock."""
-        variant = planned.variant
-        self._report(variant, f"compiling {identity.short} ({why})")
+    def _compile(
+        self, unit: Sequence[Planned], identity: Identity, *, why: str
+    ) -> tuple[Generation, dict[str, EpctxError]]:
+        """Compile and publish, within the identity's lock; return what variants of the unit have against the result."""
+        variant, group = unit[0].variant, unit[0].variant.group
+        what = f" with {len(group.members)} members of the group {group.name}" if group else ""
+        for planned in unit:
+            self._report(planned.variant, f"compiling {identity.short}{what} ({why})")
         start = time.monotonic()
         with self._store.staging() as staging:
             with signs_of_life(self._report, variant):
-                compiled = compiling.compile_variant(
-                    variant,
-                    source,
-                    staging.path,
-                    option_digests=planned.option_digests,
-                    calibration=planned.calibration,
-                )
-            failure = self._judged(planned, identity, compiled, staging.path)
-            self._unchanged(planned)
-            record = Record(
-                identity=identity.digest,
-                document=dict(identity.document),
-                artifacts=compiled.artifacts,
-                result=compiled.facts,
-            )
+                compiled = _compiled(unit[0], staging.path)
+            failures = self._judged(unit, identity, compiled, staging.path)
+            self._unchanged(unit[0])
+            record = _record(identity, compiled)
             generation = self._store.publish(staging, record, select=not identity.uncertain)
         if self._locked is not None:
-            generation = self._locked.check(planned, generation)
-        self._history.remember(variant, identity)
-        if failure is not None:
-            generation.close()
-            raise failure
-        self._report(variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
-        for lost in compiled.facts.get("metadata_lost", ()):
-            self._report(variant, f"warning: metadata lost by the compile: {lost}")
-        return generation
+            generation = self._locked.check(unit, generation)
+        for planned in unit:
+            self._history.remember(planned.variant, identity)
+            if planned.variant.name not in failures:
+                self._report(planned.variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
+            for lost in facts_of(planned.variant, record).get("metadata_lost", ()):
+                self._report(planned.variant, f"warning: metadata lost by the compile: {lost}")
+        if group and not compiled.facts["shared"]:
+            self._report(variant, not_shared(group, variant))
+        return generation, failures
 
-    def _judged(self, planned: Planned, identity: Identity, compiled: Compiled, folder: Path) -> EpctxError | None:
-        """What the variant's demands have against a result.
+    def _judged(
+        self, unit: Sequence[Planned], identity: Identity, compiled: Compiled, folder: Path
+    ) -> dict[str, EpctxError]:
+        """What the variants' demands have against a result, by variant.
 
         It is published all the same: it is a right result of its identity, and other demands, such as a wider
         tolerance, may accept it without a new compile.
         """
-        try:
-            check_coverage(planned.variant, compiled.facts)
-            if planned.variant.check is not None:
-                check = self._checker.run(planned, identity, compiled.artifacts, folder)
-                compiled.facts["check"] = check
-        except (CompileError, ModelError) as error:
-            return error
-        return None
+        failures: dict[str, EpctxError] = {}
+        for planned in unit:
+            variant, record = planned.variant, _record(identity, compiled)
+            facts = facts_of(variant, record)
+            try:
+                check_coverage(variant, facts)
+                if variant.check is not None:
+                    artifacts = artifacts_of(variant, record)
+                    check = self._checker.run(planned, identity, artifacts, folder, shared=bool(facts.get("shared")))
+                    found = compiled.facts
+                    own = found["members"][variant.group.position(variant)] if variant.group else found
+                    own["check"] = check
+            except (CompileError, ModelError) as error:
+                failures[variant.name] = error
+        return failures
 
     def _refuse_offline(self, variant: Variant, miss: Miss) -> None:
         if self._offline:
@@ -240,3 +272,34 @@ class Obtainer:
         now = self._preparer.prepare(planned.variant).identity
         if now is None or planned.identity is None or now.digest != planned.identity.digest:
             raise SourceChangedError("the source or its toolchain changed meanwhile", reason="source-changed")
+
+
+def _record(identity: Identity, compiled: Compiled) -> Record:
+    return Record(
+        identity=identity.digest,
+        document=dict(identity.document),
+        artifacts=compiled.artifacts,
+        result=compiled.facts,
+    )
+
+
+def _compiled(planned: Planned, folder: Path) -> Compiled:
+    """The compile of the unit that `planned` belongs to, in the empty `folder`."""
+    variant, source, digests = planned.variant, planned.source, planned.option_digests
+    if variant.group is not None:
+        sources = [member.source for member in planned.members]
+        calibrations = [member.calibration for member in planned.members]
+        return compiling.compile_group(
+            variant.group, sources, folder, option_digests=digests, calibrations=calibrations
+        )
+    if source is None:
+        raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
+    return compiling.compile_variant(variant, source, folder, option_digests=digests, calibration=planned.calibration)
+
+
+def not_shared(group: SharedGroup, variant: Variant) -> str:
+    """The line that says so of a group whose members have no context binary in common."""
+    return (
+        f"warning: the group {group.name} shares nothing: {variant.provider.title} wrote a context binary for each of "
+        "its members"
+    )

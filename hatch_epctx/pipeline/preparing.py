@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx import compile as compiling
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import EpctxError, ModelError, ToolchainError
-from hatch_epctx.identity import identify
+from hatch_epctx.identity import document_of, identify, identify_group
 from hatch_epctx.pipeline.locking import borrowed_preparation, borrowed_toolchain, with_locked_hardware
-from hatch_epctx.pipeline.records import Planned, raise_all
+from hatch_epctx.pipeline.records import Member, Planned, raise_all
 from hatch_epctx.source import SourceChangedError, SourceModel, digest_inputs, digest_option, read_source
 from hatch_epctx.toolchain import Toolchain, discover, is_installed, machine_key, read_preparation
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hatch_epctx.config import Variant
+    from hatch_epctx.identity import Identity
     from hatch_epctx.lockfile import Lock
     from hatch_epctx.store import Store
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
@@ -57,15 +58,10 @@ class Preparer:
         asked = time.monotonic()
         planned: list[Planned] = []
         errors: dict[str, EpctxError] = {}
-        sources: dict[str, SourceModel | None] = {}
+        sources: dict[str, SourceModel | EpctxError] = {}
         for variant in variants:
             try:
-                if variant.model not in sources:
-                    sources[variant.model] = None
-                    sources[variant.model] = self._source(variant)
-                source = sources[variant.model]
-                if source is not None:
-                    planned.append(self._planned(variant, source, asked))
+                planned.append(self._planned(variant, sources, asked))
             except EpctxError as error:
                 errors.setdefault(str(error), error)
         raise_all(list(errors.values()), "before anything was compiled")
@@ -78,47 +74,75 @@ class Preparer:
             EpctxError: its source or an option's file is unfit, or its toolchain is and the target is required.
         """
         asked = time.monotonic()
-        return self._planned(variant, self._source(variant), asked)
+        return self._planned(variant, {}, asked)
 
-    def _planned(self, variant: Variant, source: SourceModel, asked: float) -> Planned:
+    def _planned(self, variant: Variant, sources: dict[str, SourceModel | EpctxError], asked: float) -> Planned:
+        """The identity of `variant`; `sources` remembers models that were read, or why they could not be."""
+        source = self._remembered(variant, sources)
+        of_group = variant.group.members if variant.group else ()
+        members = tuple(
+            Member(source=self._remembered(member, sources), calibration=self._calibration(member))
+            for member in of_group
+        )
         try:
             toolchain, borrowed = self._toolchain(variant)
         except ToolchainError as error:
             if variant.required:
                 raise
-            return Planned(variant=variant, source=source, skipped=str(error), asked=asked)
+            return Planned(variant=variant, source=source, members=members, skipped=str(error), asked=asked)
         digests = self._option_digests(variant)
-        model = f"tool.epctx.models.{variant.model}"
-        calibration = self._inputs(variant.calibration, place=f"{model}.calibration")
-        identity = identify(
-            variant,
-            source,
-            toolchain,
-            digests,
-            preparation=self._preparation(variant, borrowed=borrowed),
-            calibration=calibration,
-        )
         check_inputs = variant.check.inputs if variant.check else None
         return Planned(
             variant=variant,
             source=source,
-            identity=identity,
+            members=members,
+            identity=self._identity(variant, source, members, toolchain, digests, borrowed=borrowed),
             toolchain=toolchain,
             option_digests=digests,
-            calibration=calibration,
-            check_inputs=self._inputs(check_inputs, place=f"{model}.check.inputs"),
+            calibration=self._calibration(variant),
+            check_inputs=self._inputs(check_inputs, place=f"tool.epctx.models.{variant.model}.check.inputs"),
             borrowed=borrowed,
             asked=asked,
         )
 
-    def _preparation(self, variant: Variant, *, borrowed: bool) -> Sequence[Mapping[str, Any]]:
-        """The steps of model preparation with their libraries; where nothing can be compiled, those of the lock."""
-        locked = borrowed_preparation(self._lock, variant) if borrowed else None
+    def _identity(
+        self,
+        variant: Variant,
+        source: SourceModel,
+        members: tuple[Member, ...],
+        toolchain: Toolchain,
+        digests: Mapping[str, str],
+        *,
+        borrowed: bool,
+    ) -> Identity:
+        def steps(member: Variant) -> Sequence[Mapping[str, Any]]:
+            return self._preparation(variant, member, borrowed=borrowed)
+
+        if variant.group is None:
+            calibration = self._calibration(variant)
+            return identify(variant, source, toolchain, digests, preparation=steps(variant), calibration=calibration)
+        documents = [
+            document_of(
+                member, read.source, toolchain, digests, preparation=steps(member), calibration=read.calibration
+            )
+            for member, read in zip(variant.group.members, members, strict=True)
+        ]
+        return identify_group(documents, toolchain)
+
+    def _preparation(self, variant: Variant, member: Variant, *, borrowed: bool) -> Sequence[Mapping[str, Any]]:
+        """The steps of model preparation of `variant`, or of a member of its group, with their libraries.
+
+        Where nothing can be compiled, those of the lock.
+        """
+        locked = borrowed_preparation(self._lock, variant, member) if borrowed else None
         return (
-            read_preparation(variant.prepare, where=f"tool.epctx.models.{variant.model}.prepare")
+            read_preparation(member.prepare, where=f"tool.epctx.models.{member.model}.prepare")
             if locked is None
             else locked
         )
+
+    def _calibration(self, variant: Variant) -> str | None:
+        return self._inputs(variant.calibration, place=f"tool.epctx.models.{variant.model}.calibration")
 
     def _inputs(self, path: Path | None, *, place: str) -> str | None:
         """Digest of a file of inputs, where one is named."""
@@ -128,6 +152,17 @@ class Preparer:
         """Look at every toolchain anew when it is next needed."""
         with self._guard:
             self._toolchains.clear()
+
+    def _remembered(self, variant: Variant, sources: dict[str, SourceModel | EpctxError]) -> SourceModel:
+        if variant.model not in sources:
+            try:
+                sources[variant.model] = self._source(variant)
+            except EpctxError as error:
+                sources[variant.model] = error
+        found = sources[variant.model]
+        if isinstance(found, EpctxError):
+            raise found
+        return found
 
     def _source(self, variant: Variant) -> SourceModel:
         return self.read(variant.source, place=f"tool.epctx.models.{variant.model}.source")

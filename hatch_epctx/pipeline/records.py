@@ -17,14 +17,23 @@ if TYPE_CHECKING:
     from hatch_epctx.errors import EpctxError
     from hatch_epctx.identity import Identity
     from hatch_epctx.source import SourceModel
-    from hatch_epctx.store import Generation
+    from hatch_epctx.store import Artifact, Generation, Record
     from hatch_epctx.toolchain import Toolchain
 
-__all__ = ["Build", "Entry", "Planned", "Status", "raise_all"]
+__all__ = ["Build", "Entry", "Member", "Planned", "Status", "artifacts_of", "facts_of", "raise_all", "units_of"]
 
 Status = Literal["hit", "miss", "compiled", "fetched", "skipped", "failed"]
 
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What was read of one member of a group."""
+
+    source: SourceModel
+    calibration: str | None
+    """As `Planned` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,8 @@ class Planned:
 
     variant: Variant
     source: SourceModel | None = None
+    members: tuple[Member, ...] = ()
+    """What was read of all members of the variant's group, in the group's order; empty for a variant by itself."""
     identity: Identity | None = None
     toolchain: Toolchain | None = None
     option_digests: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -74,6 +85,11 @@ class Entry:
         return self.planned.variant
 
     @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What its generation holds of the variant; empty without one."""
+        return artifacts_of(self.variant, self.generation.record) if self.generation else ()
+
+    @property
     def uncertain(self) -> tuple[str, ...]:
         """What could not be named with certainty, in words. Not empty: the variant is compiled anew in every build."""
         return self.planned.identity.uncertain if self.planned.identity else ()
@@ -106,6 +122,33 @@ class Build:
         """
         failures = [entry.error for entry in self.entries if entry.error is not None]
         raise_all(failures, f"of {len(self.entries)} variants")
+
+
+def facts_of(variant: Variant, record: Record) -> Mapping[str, Any]:
+    """What the compile found of this variant; of a group's generation, what holds for all members with its own."""
+    found = record.result
+    if variant.group is None:
+        return found
+    common = {name: value for name, value in found.items() if name != "members"}
+    return {**common, **found["members"][variant.group.position(variant)]}
+
+
+def artifacts_of(variant: Variant, record: Record) -> tuple[Artifact, ...]:
+    """The variant's artifacts: all of the generation, or of a group's those that its own ONNX file needs."""
+    if variant.group is None:
+        return record.artifacts
+    own = facts_of(variant, record)["artifacts"]
+    return tuple(artifact for artifact in record.artifacts if artifact.path in own)
+
+
+def units_of(planned: Sequence[Planned]) -> tuple[tuple[Planned, ...], ...]:
+    """What is found or compiled as one: each variant by itself, the selected members of one group together."""
+    units: dict[tuple[str, ...], list[Planned]] = {}
+    for item in planned:
+        group = item.variant.group
+        key = (item.variant.name,) if group is None else tuple(member.name for member in group.members)
+        units.setdefault(key, []).append(item)
+    return tuple(map(tuple, units.values()))
 
 
 def raise_all(errors: Sequence[EpctxError], scope: str) -> None:

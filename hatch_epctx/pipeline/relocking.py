@@ -113,7 +113,12 @@ def _refuse_borrowed(old: Lock, obtain: Sequence[Planned]) -> None:
 
 def _written(built: Build) -> dict[str, LockedVariant]:
     return {
-        entry.variant.name: LockedVariant.of(entry.variant.name, entry.generation.record, entry.check)
+        entry.variant.name: LockedVariant.of(
+            entry.variant.name,
+            entry.generation.record,
+            entry.check,
+            position=entry.variant.group.position(entry.variant) if entry.variant.group else None,
+        )
         for entry in built.entries
         if entry.generation is not None
     }

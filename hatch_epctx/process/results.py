@@ -191,6 +191,15 @@ def _artifacts(value: Any, place: str) -> None:
         raise ValueError(f"{place} holds not exactly one model")
 
 
+_COMPILED = ("artifacts", "inputs", "outputs", "compatibility", "context_nodes", "nodes_left")
+
+
+def _members(value: Any, place: str) -> None:
+    """A compile's result for each member of a group; members may have artifacts in common."""
+    fields = {name: check for name, check in _FIELDS.items() if name != "members"}
+    _list(lambda item, inside: _record(item, inside, fields, required=frozenset(_COMPILED)))(value, place)
+
+
 _FIELDS: Final[Mapping[str, Check]] = {
     "format": _integer,
     "ok": _flag,
@@ -203,6 +212,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "ep_version": _text,
     "onnxruntime": _text,
     "artifacts": _artifacts,
+    "members": _members,
     "inputs": _list(_VALUE),
     "outputs": _list(_VALUE),
     "compatibility": _text,
@@ -217,11 +227,11 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "extra": _table(_anything),
 }
 
-_COMPILED = ("artifacts", "inputs", "outputs", "compatibility", "context_nodes", "nodes_left")
 _OWED: Final[Mapping[Task, tuple[str, ...]]] = {
     "scan": ("scan",),
     "probe": ("devices",),
     "compile": _COMPILED,
+    "share": ("members",),
     "source": _COMPILED,
     "load": ("providers",),
     "check": ("check",),

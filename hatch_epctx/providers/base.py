@@ -168,6 +168,8 @@ class Provider:
     """The EP compiles for hardware that need not be present: any of its devices serves, none is in the identity."""
     simulated: bool = False
     """Where the hardware is absent the EP loads its models in a simulator that accepts every device."""
+    shared_not_simulated: str = ""
+    """Why the simulator cannot open a context binary that several models share, a clause; empty: it can."""
     manifest_device: bool = True
     """Whether the manifest names the device (ORT then demands it; QNN on x86 never shows an NPU)."""
     manifest_compatibility: bool = True

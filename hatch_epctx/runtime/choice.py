@@ -24,6 +24,7 @@ REASONS: Final = (
     "incompatible",
     "sdk-mismatch",
     "soc-mismatch",
+    "not-simulated",
     "creation-failed",
     "silent-fallback",
 )

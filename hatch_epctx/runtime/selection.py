@@ -146,6 +146,9 @@ def _judge(item: Held, wish: Wish) -> Candidate | None:
     verdict = fit(plugin, device, _compatibility(variant))
     if verdict.reason:
         raise _Rejected(verdict.reason, verdict.text)
+    if verdict.simulated and variant.facts and variant.facts.group.get("shared"):
+        # onnxruntime-qnn 2.7.0 ends the process there.
+        raise _Rejected("not-simulated", "shares its context binary with other models, which no simulator opens")
     recorded = variant.facts.runtime if variant.facts else {}
     return Candidate(
         variant=variant,

@@ -121,14 +121,13 @@ def _content(entry: Entry) -> VariantContent:
     variant, generation, identity = entry.variant, entry.generation, entry.planned.identity
     if generation is None or identity is None:
         raise VerificationError("has no generation", where=variant.name, reason="not-built")
-    record = generation.record
     files = tuple(
         ContentFile(path=generation.file(item), size=item.size, digest=item.digest, role=item.role)
-        for item in record.artifacts
+        for item in entry.artifacts
         if item.role in ROLES
     )
     provider = variant.provider
-    document = identity.document
+    document, found = identity.document, entry.facts
     return VariantContent(
         name=variant.target,
         ep=provider.names[0],
@@ -136,18 +135,28 @@ def _content(entry: Entry) -> VariantContent:
         kind="source" if variant.is_source else "compiled",
         identity=identity.digest,
         device=variant.device,
-        compatibility=str(record.result.get("compatibility", "")),
+        compatibility=str(found.get("compatibility", "")),
         ort_device=provider.manifest_device,
         ort_compatibility=provider.manifest_compatibility,
         session_options=variant.load_session_options,
         provider_options={option.name: option.text for option in variant.load_options},
         options=_options(variant),
         toolchain=document["toolchain"],
-        coverage={name: record.result[name] for name in _COVERAGE if name in record.result},
+        coverage={name: found[name] for name in _COVERAGE if name in found},
         check=_check(entry.check or {}),
         runtime=_runtime(document["toolchain"]),
-        signature={name: record.result[name] for name in _SIGNATURE if name in record.result},
+        signature={name: found[name] for name in _SIGNATURE if name in found},
+        load_check=str(found.get("load_check", "")),
+        group=_group(variant, found),
     )
+
+
+def _group(variant: Variant, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The group that the variant was compiled with, for people and tools."""
+    if variant.group is None:
+        return {}
+    members = [member.name for member in variant.group.members]
+    return {"name": variant.group.name, "members": members, "shared": bool(found.get("shared"))}
 
 
 def _options(variant: Variant) -> dict[str, Any]:

@@ -41,14 +41,15 @@ def main(argv: list[str]) -> None:
     os.chdir(path.parent)
     job: dict[str, Any] = json.loads(Path(path.name).read_text(encoding="utf-8"))
     _no_core_dumps()
-    pinned = job.get("task") == "compile" and sys.platform == "linux" and _addresses_pinned()
-    if job.get("task") == "compile" and sys.platform == "linux" and not pinned and PINNED not in argv:
+    compiles = job.get("task") in ("compile", "share")
+    pinned = compiles and sys.platform == "linux" and _addresses_pinned()
+    if compiles and sys.platform == "linux" and not pinned and PINNED not in argv:
         _start_anew()
     if LIFELINE in argv and os.name == "posix":
         _fork_below_lifeline()
     _set_import_path(job)
     result = _result(job)
-    if job.get("task") == "compile":
+    if compiles:
         result.setdefault("extra", {})["pinned_addresses"] = pinned
     _write(result)
     sys.stdout.flush()

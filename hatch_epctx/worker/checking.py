@@ -16,7 +16,7 @@ from hatch_epctx.worker.feeds import UNKNOWN_SIZES
 from hatch_epctx.worker.loading import open_model
 from hatch_epctx.worker.protocol import INPUTS_NAME, MODEL_NAME, SOURCE_FOLDER, Checked, CheckedOutput, Result
 from hatch_epctx.worker.samples import Input, generated, inputs_of, read_samples
-from hatch_epctx.worker.session import Ep, kind, level, open_ep
+from hatch_epctx.worker.session import Ep, is_simulated, kind, level, open_ep
 from hatch_epctx.worker.wording import describe
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ def check(job: Job) -> Result:
     """Run both models and compare.
 
     Raises:
-        TaskError: missing-ep, no-device, load-failed, fallback, run-failed; bad-inputs; check-failed, with the figures
-            among its facts, where an output differs beyond the tolerance.
+        TaskError: missing-ep, no-device, not-simulated, load-failed, fallback, run-failed; bad-inputs; check-failed,
+            with the figures among its facts, where an output differs beyond the tolerance.
     """
     plan = job["check"]
     ep = open_ep(job)
+    if (reason := job.get("not_simulated", "")) and is_simulated(job, ep):
+        raise TaskError("not-simulated", reason)
     reference = _reference(ep, plan)
     session = open_model(job, ep)
     inputs = _known_dims(inputs_of(reference.get_inputs(), "the source"), session)

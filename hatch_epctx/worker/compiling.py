@@ -23,7 +23,7 @@ from hatch_epctx.worker import graphs, validating
 from hatch_epctx.worker.coverage import coverage, left_operators, nodes_left
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.probing import ep_version
-from hatch_epctx.worker.protocol import CONTEXT_NAME, MODEL_NAME, SOURCE_NAME, WEIGHTS_NAME, Artifact, Result
+from hatch_epctx.worker.protocol import CONTEXT_NAME, MODEL_NAME, SOURCE_NAME, Artifact, Result, weights_name
 from hatch_epctx.worker.rewriting import ContentNames, normalise_locations, rename_references, restore_metadata
 from hatch_epctx.worker.scanning import LIMIT, Source, facts, parse, read_source
 from hatch_epctx.worker.session import Ep, level, open_ep, session_options
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.worker.protocol import Job
 
-__all__ = ["compile_model", "finish", "prepare", "rename_source"]
+__all__ = ["add_coverage", "compile_model", "finish", "prepare", "rename_source", "run_compiler"]
 
 WEIGHTS_THRESHOLD: Final = 1024
 """Bytes from which an initialiser of a left-over node goes to the weights file."""
@@ -55,7 +55,7 @@ def compile_model(job: Job) -> Result:
     source = prepare(job)
     ep = open_ep(job)
     ready = time.monotonic()
-    _run_compiler(job, ep, source)
+    run_compiler(job, ep, source)
     compiled = time.monotonic()
     result = finish(job, source)
     result["ep_version"] = ep_version(ep.device)
@@ -63,10 +63,14 @@ def compile_model(job: Job) -> Result:
     done = time.monotonic()
     result["seconds"] = {"prepare": ready - start, "compile": compiled - ready, "finish": done - compiled}
     if job.get("want_coverage"):
-        left = nodes_left(parse(Path(CONTEXT_NAME)))
-        result["coverage"], result["left"] = coverage(job, ep, left)
+        add_coverage(job, ep, result)
         result["seconds"]["coverage"] = time.monotonic() - done
     return result
+
+
+def add_coverage(job: Job, ep: Ep, result: Result) -> None:
+    """Fill in which EP takes how many nodes of the job's model, and what is left."""
+    result["coverage"], result["left"] = coverage(job, ep, nodes_left(parse(Path(_output(job)))))
 
 
 def prepare(job: Job) -> Source:
@@ -76,7 +80,8 @@ def prepare(job: Job) -> Source:
         TaskError: invalid-model, compiled-source, external-data-escape, unknown-dimension, unknown-input,
             shape-conflict, dynamic-shape, too-large.
     """
-    source = read_source(Path(MODEL_NAME))
+    path = Path(job.get("model", MODEL_NAME))
+    source = read_source(path)
     names, denotations = job.get("free_dimensions", {}), job.get("free_dimension_denotations", {})
     if not job.get("prepared"):
         check_dimensions(source.facts, names, denotations)
@@ -85,44 +90,50 @@ def prepare(job: Job) -> Source:
         source = Source(model=source.model, facts=facts(source.model))
     if job.get("needs_static_shapes"):
         check_static(job, source.facts, source.model)
-    if job.get("embed") and weights_size(source) > LIMIT:
+    if job.get("embed") and (size := weights_size(source, path.parent)) > LIMIT:
         raise TaskError(
             "too-large",
-            f"the model's weights have {weights_size(source):,} bytes; what is embedded has to stay below {LIMIT:,}",
+            f"the model's weights have {size:,} bytes; what is embedded has to stay below {LIMIT:,}",
             remedy="Set embed = false for the target: the context binary then is a file of its own.",
         )
     if normalise_locations(source.model) or shaped:
-        atomic_write(Path(MODEL_NAME), source.model.SerializeToString(deterministic=True), durable=False)
+        atomic_write(path, source.model.SerializeToString(deterministic=True), durable=False)
     # Neither ONNX Runtime nor the EPs mind a file that is there already: a stale one would pass for a result.
-    for path in Path().glob(f"{CONTEXT_NAME.removesuffix('.onnx')}*"):
-        remove_tree(path)
+    for stale in Path().glob(f"{_output(job).removesuffix('.onnx')}*"):
+        remove_tree(stale)
     return source
 
 
-def weights_size(source: Source) -> int:
-    """Bytes of the source's weights, inside the ONNX and beside it."""
-    return source.facts["embedded_size"] + sum(Path(name).stat().st_size for name in source.facts["external_data"])
+def weights_size(source: Source, folder: Path) -> int:
+    """Bytes of the source's weights, inside the ONNX and beside it in `folder`."""
+    beside = sum((folder / name).stat().st_size for name in source.facts["external_data"])
+    return source.facts["embedded_size"] + beside
 
 
-def _run_compiler(job: Job, ep: Ep, source: Source) -> None:
-    """ModelCompiler: `MODEL_NAME` to `CONTEXT_NAME`.
+def _output(job: Job) -> str:
+    return job.get("output", CONTEXT_NAME)
+
+
+def run_compiler(job: Job, ep: Ep, source: Source) -> None:
+    """ModelCompiler: the job's model to its output.
 
     Raises:
         TaskError: no-node or ep-error.
     """
     embed = job.get("embed", False)
-    inline = embed and weights_size(source) <= INLINE_LIMIT
+    path = Path(job.get("model", MODEL_NAME))
+    inline = embed and weights_size(source, path.parent) <= INLINE_LIMIT
     try:
         compiler = ep.runtime.ModelCompiler(
             session_options(job, ep, overrides=True),
-            MODEL_NAME,
+            path.as_posix(),
             embed_compiled_data_into_model=embed,
-            external_initializers_file_path=None if inline else WEIGHTS_NAME,
+            external_initializers_file_path=None if inline else weights_name(_output(job)),
             external_initializers_size_threshold=WEIGHTS_THRESHOLD,
             flags=ep.runtime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
             graph_optimization_level=level(ep.runtime, job.get("optimization", "basic")),
         )
-        compiler.compile_to_file(CONTEXT_NAME)
+        compiler.compile_to_file(_output(job))
     except Exception as error:  # ONNX Runtime has an exception class per status, below RuntimeError and Exception
         raise _compile_fault(job, ep, source, error) from error
 
@@ -151,8 +162,13 @@ def _operators(job: Job, ep: Ep, source: Source) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def finish(job: Job, source: Source) -> Result:
-    """Validate `CONTEXT_NAME` in the job's folder and give its artifacts their final names.
+def finish(job: Job, source: Source, names: ContentNames | None = None) -> Result:
+    """Validate the job's output in its folder and give its artifacts their final names.
+
+    Args:
+        job: the compile.
+        source: what `prepare` gave.
+        names: names what is referred to, for several models that share files; one of its own when None.
 
     Raises:
         TaskError: no-node, invalid-output or too-large. What is in the folder then means nothing.
@@ -162,8 +178,8 @@ def finish(job: Job, source: Source) -> Result:
     count = validating.check_nodes(model, job.get("sources") or [job["ep"]])
     validating.check_tensors(model)
     validating.check_interface(model, source.facts, job.get("free_dimensions", {}))
-    names = ContentNames(folder, keep=source.facts["external_data"])
-    rename_references(model, names)
+    names = names or ContentNames(folder, keep=source.facts["external_data"])
+    referred = rename_references(model, names)
     lost = restore_metadata(source.model, model)
     # ONNX Runtime writes its newest IR version, which older releases refuse; what is left of the source needs its own.
     model.ir_version = min(model.ir_version, max(source.model.ir_version, OLDEST_IR))
@@ -172,7 +188,7 @@ def finish(job: Job, source: Source) -> Result:
     left = nodes_left(model)
     return {
         "ok": True,
-        "artifacts": [_written(CONTEXT_NAME, data), *names.artifacts],
+        "artifacts": [_written(_output(job), data), *referred],
         "inputs": graphs.graph_inputs(model),
         "outputs": graphs.graph_outputs(model),
         "compatibility": _compatibility(model, job["ep"]),
@@ -185,7 +201,7 @@ def finish(job: Job, source: Source) -> Result:
 
 
 def _read_compiled(job: Job) -> ModelProto:
-    path = Path(CONTEXT_NAME)
+    path = Path(_output(job))
     if path.is_symlink() or not path.is_file():
         raise TaskError("invalid-output", f"{job['ep']} reported success and wrote no model")
     if path.stat().st_size in (0, LIMIT + 1) or path.stat().st_size > LIMIT:
@@ -227,12 +243,12 @@ def rename_source(job: Job) -> Result:
     path = Path(job.get("model", MODEL_NAME))
     source = read_source(path)
     names = ContentNames(Path.cwd(), what="the source model")
-    rename_references(source.model, names)
+    referred = rename_references(source.model, names)
     # A model that is one file ships as it is, byte for byte.
-    data = _serialise(job, source.model) if names.artifacts else read_bounded(path, LIMIT)
+    data = _serialise(job, source.model) if referred else read_bounded(path, LIMIT)
     return {
         "ok": True,
-        "artifacts": [_written(SOURCE_NAME, data), *names.artifacts],
+        "artifacts": [_written(SOURCE_NAME, data), *referred],
         "inputs": source.facts["inputs"],
         "outputs": source.facts["outputs"],
         "compatibility": "",

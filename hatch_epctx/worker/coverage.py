@@ -82,7 +82,7 @@ def _assignments(job: Job, ep: Ep, *, verbose: bool) -> Counter[str]:
         options.log_severity_level = _VERBOSE
     with _output_in(LOG) if verbose else _nowhere():
         # Python's InferenceSession is gone when its creation fails; the one below it is not.
-        session = native.InferenceSession(options, MODEL_NAME, True, False)  # noqa: FBT003  # it knows no keywords
+        session = native.InferenceSession(options, job.get("model", MODEL_NAME), True, False)  # noqa: FBT003  # it knows no keywords
         with suppress(native.ModelRequiresCompilation):
             session.initialize_session([], [], set())
     counts: Counter[str] = Counter()

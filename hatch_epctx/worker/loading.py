@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.feeds import UNKNOWN_SIZES, feeds, is_dynamic, not_generated
 from hatch_epctx.worker.protocol import CONTEXT_NAME, Result
-from hatch_epctx.worker.session import Ep, open_ep, session_options
+from hatch_epctx.worker.session import Ep, is_simulated, open_ep, session_options
 from hatch_epctx.worker.wording import describe
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def load(job: Job) -> Result:
     start = time.monotonic()
     ep = open_ep(job)
     ready = time.monotonic()
+    if (reason := job.get("not_simulated", "")) and is_simulated(job, ep):
+        return {"ok": True, "providers": [], "seconds": {"register": ready - start}, "extra": {"not_run": reason}}
     session = open_model(job, ep)
     opened = time.monotonic()
     extra: dict[str, Any] = {}

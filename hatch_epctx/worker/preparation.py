@@ -86,11 +86,11 @@ def _bytes(model: ModelProto) -> bytes:
 def _kept(data: bytes, model: ModelProto) -> list[Artifact]:
     """The copy to look at, and its external data."""
     names = ContentNames(Path.cwd(), keep=facts(model)["external_data"], what="the prepared model")
-    rename_references(model, names)
-    shown = _bytes(model) if names.artifacts else data
+    referred = rename_references(model, names)
+    shown = _bytes(model) if referred else data
     atomic_write(Path(PREPARED_NAME), shown, durable=False)
     onnx = Artifact(role="prepared", path=PREPARED_NAME, size=len(shown), digest=digest_bytes(shown))
-    return [onnx, *(Artifact(**{**item, "role": "prepared-data"}) for item in names.artifacts)]
+    return [onnx, *(Artifact(**{**item, "role": "prepared-data"}) for item in referred)]
 
 
 def _infer_shapes(model: ModelProto, job: Job, argument: str) -> ModelProto:  # noqa: ARG001  # all steps are called alike

@@ -71,6 +71,10 @@ def _task(name: Task) -> Callable[[Job], Result]:
         from hatch_epctx.worker import describing
 
         return describing.describe_model if name == "inspect" else describing.rename_files
+    if name == "share":
+        from hatch_epctx.worker.sharing import compile_group
+
+        return compile_group
     from hatch_epctx.worker import compiling
 
     return compiling.compile_model if name == "compile" else compiling.rename_source

@@ -22,7 +22,6 @@ __all__ = [
     "RESULT_NAME",
     "SOURCE_FOLDER",
     "SOURCE_NAME",
-    "WEIGHTS_NAME",
     "Artifact",
     "CheckJob",
     "Checked",
@@ -37,6 +36,10 @@ __all__ = [
     "Task",
     "ValueInfo",
     "job_bytes",
+    "member_context",
+    "member_folder",
+    "member_prepared",
+    "weights_name",
 ]
 
 FORMAT: Final = 1
@@ -49,7 +52,6 @@ MODEL_NAME: Final = "model.onnx"
 """The canonical name of the source: output bytes depend on the input path string."""
 CONTEXT_NAME: Final = "model_ctx.onnx"
 SOURCE_NAME: Final = "model_src.onnx"
-WEIGHTS_NAME: Final = "model_ctx_weights.data"
 SOURCE_FOLDER: Final = "source"
 """Where the source lies in the folder of a check."""
 INPUTS_NAME: Final = "inputs.npz"
@@ -59,7 +61,28 @@ CALIBRATION_NAME: Final = "calibration.npz"
 PREPARED_NAME: Final = "prepared.onnx"
 """The prepared model as it is kept to be looked at."""
 
-Task = Literal["scan", "probe", "compile", "source", "load", "prepare", "check", "inspect", "rename"]
+
+def member_folder(position: int) -> str:
+    """Folder, below the job's, of the source of a group's member; its ONNX file is called `MODEL_NAME` there."""
+    return f"member-{position}"
+
+
+def member_context(position: int) -> str:
+    """`CONTEXT_NAME` of a group's member."""
+    return f"model-{position}_ctx.onnx"
+
+
+def member_prepared(position: int) -> str:
+    """`PREPARED_NAME` of a group's member."""
+    return f"prepared-{position}.onnx"
+
+
+def weights_name(context: str) -> str:
+    """File for the initialisers that stay with the CPU, of the compiled model called `context`."""
+    return f"{context.removesuffix('.onnx')}_weights.data"
+
+
+Task = Literal["scan", "probe", "compile", "share", "source", "load", "prepare", "check", "inspect", "rename"]
 Role = Literal["model", "context", "weights", "ep-cache", "log", "prepared", "prepared-data"]
 Reason = Literal[
     "no-node",
@@ -71,6 +94,7 @@ Reason = Literal[
     "external-data-escape",
     "missing-ep",
     "no-device",
+    "not-simulated",
     "ep-error",
     "invalid-output",
     "invalid-model",
@@ -93,6 +117,7 @@ compiled-source    the source holds EPContext nodes already
 external-data-escape  external data outside the model's folder
 missing-ep         the EP's library cannot be imported or registered
 no-device          the EP shows no device of the asked kind
+not-simulated      the device is simulated, and the simulator cannot open the model
 ep-error           the EP or ONNX Runtime failed, or the procedure did
 invalid-output     the compiled model breaks a rule of `validating`
 invalid-model      the source is no usable ONNX model
@@ -121,7 +146,7 @@ class CheckJob(TypedDict):
 
 
 class Job(TypedDict, total=False):
-    """One run of a worker. Fields by task: scan (none further), probe (ep...), compile, source, load."""
+    """One run of a worker. Fields by task: scan (none further), probe (ep...), compile, share, source, load."""
 
     format: int
     task: Task
@@ -160,6 +185,13 @@ class Job(TypedDict, total=False):
     embed: bool
     model: str
     """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for the rest."""
+    output: str
+    """compile: the compiled ONNX file; CONTEXT_NAME when left out."""
+    members: list[Job]
+    """share: what each member's compile differs in, in order; the job's own fields count for all."""
+    not_simulated: str
+    """load, check: why a simulator cannot open the model, where that is so. It is not opened in one then: a load says
+    so in `Result.extra["not_run"]`, a check fails with the reason not-simulated."""
     check: CheckJob
     names: dict[str, str]
     """rename: new flat names of the files that the model refers to, by their old ones."""
@@ -269,6 +301,8 @@ class Result(TypedDict, total=False):
     """probe: the device that compiles and loads would use."""
     ep_version: str
     onnxruntime: str
+    members: list[Result]
+    """share: a compile's result for each member, in order. Members may have artifacts in common."""
     artifacts: list[Artifact]
     """compile, source: artifacts under their content-addressed final names; the ONNX keeps CONTEXT_NAME or
     SOURCE_NAME."""

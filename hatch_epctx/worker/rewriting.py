@@ -19,7 +19,7 @@ from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.protocol import Artifact, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from onnx import ModelProto, NodeProto
@@ -45,14 +45,8 @@ class ContentNames:
         self._keep = frozenset(keep)
         self._artifacts: dict[str, Artifact] = {}
 
-    @property
-    def artifacts(self) -> list[Artifact]:
-        """What was named so far, by name; files of equal content once."""
-        unique = {artifact["path"]: artifact for artifact in self._artifacts.values()}
-        return [unique[name] for name in sorted(unique)]
-
-    def name(self, reference: str, role: Role) -> str:
-        """The content-addressed name of the file that `reference` means.
+    def name(self, reference: str, role: Role) -> Artifact:
+        """The file that `reference` means, under its content-addressed name.
 
         Raises:
             TaskError: invalid-output: the reference is no contained relative path, or the file is missing, empty
@@ -67,7 +61,7 @@ class ContentNames:
             raise TaskError("invalid-output", f"{self._what} refers to a file that it may not: {error}") from error
         if location not in self._artifacts:
             self._artifacts[location] = self._rename(location, role)
-        return self._artifacts[location]["path"]
+        return self._artifacts[location]
 
     def _rename(self, location: str, role: Role) -> Artifact:
         path = self._folder / location
@@ -90,27 +84,37 @@ class ContentNames:
         return Artifact(role=role, path=final.name, size=status.st_size, digest=digest)
 
 
-def rename_references(model: ModelProto, names: ContentNames) -> None:
+def rename_references(model: ModelProto, names: ContentNames) -> list[Artifact]:
     """Point every reference in `model` to a content-addressed name.
+
+    Returns:
+        The files that it refers to, by name; files of equal content once.
 
     Raises:
         TaskError: invalid-output, as `ContentNames.name`.
     """
+    found: dict[str, Artifact] = {}
+
+    def renamed(reference: str, role: Role) -> str:
+        artifact = names.name(reference, role)
+        return found.setdefault(artifact["path"], artifact)["path"]
+
     for node in graphs.context_nodes(model):
         if graphs.attribute_number(node, "embed_mode", 1) == 0:
-            _rename_context(node, names)
+            _rename_context(node, renamed)
     for tensor in graphs.model_tensors(model):
         if graphs.external_entries(tensor) is None:
             continue
         for entry in tensor.external_data:
             if entry.key == "location":
-                entry.value = names.name(entry.value, "weights")
+                entry.value = renamed(entry.value, "weights")
+    return [found[name] for name in sorted(found)]
 
 
-def _rename_context(node: NodeProto, names: ContentNames) -> None:
+def _rename_context(node: NodeProto, renamed: Callable[[str, Role], str]) -> None:
     for attribute in node.attribute:
         if attribute.name == "ep_cache_context" and attribute.s:
-            attribute.s = names.name(attribute.s.decode("utf-8", "replace"), "context").encode()
+            attribute.s = renamed(attribute.s.decode("utf-8", "replace"), "context").encode()
 
 
 def normalise_locations(model: ModelProto) -> bool:

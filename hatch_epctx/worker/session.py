@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.worker.protocol import Job
 
-__all__ = ["LEVEL_OPTION", "Ep", "kind", "level", "open_ep", "session_options"]
+__all__ = ["LEVEL_OPTION", "Ep", "is_simulated", "kind", "level", "open_ep", "session_options"]
 
 LEVEL_OPTION: Final = "session.graph_optimization_level"
 """Session option by which a model package carries the load-time optimisation level (ONNX Runtime 1.32)."""
@@ -120,6 +120,11 @@ def _choose(job: Job, devices: tuple[Any, ...]) -> Any:
 def kind(device: Any) -> str:
     """cpu, gpu or npu."""
     return str(device.device.type.name).lower()
+
+
+def is_simulated(job: Job, ep: Ep) -> bool:
+    """Whether the chosen device stands for another one, such as a CPU that simulates an NPU."""
+    return ep.device is not None and kind(ep.device) != job.get("device", kind(ep.device))
 
 
 def level(runtime: Any, name: str) -> Any:

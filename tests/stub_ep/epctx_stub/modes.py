@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MODES = {
     "ok": "a compile that succeeds; its bytes are a function of the job and of the files in its folder",
+    "share": "as ok; the members of a group get one binary, where they get one each otherwise",
+    "share-clash": "as share, and their nodes name the same partition of it",
     "fail": "the EP reports an error",
     "raise": "the procedure raises an exception that nobody expects",
     "crash-before": "exit status 3 before anything is written",

@@ -14,10 +14,11 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, helper
 
-from hatch_epctx.worker import compiling, graphs
+from hatch_epctx.worker import compiling, graphs, sharing
 from hatch_epctx.worker import procedure as real
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, RESULT_NAME
+from hatch_epctx.worker.rewriting import ContentNames
 from hatch_epctx.worker.scanning import parse
 
 BINARY = "model_ctx_stub.bin"
@@ -27,6 +28,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     try:
         if job["task"] == "compile":
             return {"format": FORMAT, **_compile(job)}
+        if job["task"] == "share":
+            return {"format": FORMAT, **_share(job)}
         if job["task"] == "load":
             return {"format": FORMAT, **_load(job)}
         if job["task"] == "check":
@@ -51,6 +54,27 @@ def _compile(job: dict[str, Any]) -> dict[str, Any]:
     result["ep_version"] = "1.0"
     result["onnxruntime"] = "0"
     return dict(result)
+
+
+def _share(job: dict[str, Any]) -> dict[str, Any]:
+    """Every member in turn; in mode "share" they get one binary, made of what all of them are made of."""
+    jobs = sharing.member_jobs(job)
+    sources = []
+    for position, member in enumerate(jobs):
+        with sharing.about(position):
+            sources.append(compiling.prepare(member))
+    mode = job["provider_options"].get("mode", "ok")
+    for position, (member, source) in enumerate(zip(jobs, sources, strict=True)):
+        with sharing.about(position):
+            _before(member, mode)
+            _write(member, mode, source.model, BINARY if mode.startswith("share") else f"model-{position}_stub.bin")
+    names = ContentNames(Path.cwd())
+    results = []
+    for position, (member, source) in enumerate(zip(jobs, sources, strict=True)):
+        with sharing.about(position):
+            results.append(compiling.finish(member, source, names))
+    sharing.check_partitions([member["output"] for member in jobs])
+    return {"ok": True, "members": results, "ep_version": "1.0", "onnxruntime": "0"}
 
 
 def _before(job: dict[str, Any], mode: str) -> None:
@@ -120,22 +144,25 @@ def _after(job: dict[str, Any], mode: str, source: Any) -> None:
 def _payload(job: dict[str, Any], mode: str) -> bytes:
     """4 KiB that are a function of the job's fields and of the files in its folder."""
     skipped = {"sys_path", "task", "procedure", "module"}
+    if mode.startswith("share"):  # one payload for all
+        skipped |= {"model", "output", "session_options"}
     hasher = hashlib.sha256(json.dumps({k: v for k, v in job.items() if k not in skipped}, sort_keys=True).encode())
-    own = {"job.json", "worker.log", BINARY, CONTEXT_NAME}
-    for path in sorted(path for path in Path().rglob("*") if path.is_file() and path.as_posix() not in own):
+    own = ("job.json", "worker.log")  # and what this run wrote
+    files = (path for path in Path().rglob("*") if path.is_file() and path.name not in own)
+    for path in sorted(path for path in files if not path.name.endswith(("_ctx.onnx", "_stub.bin"))):
         hasher.update(f"{path.as_posix()}:{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     if mode == "random":
         hasher.update(os.urandom(16))
     return b"".join(hashlib.sha256(hasher.digest() + bytes([index])).digest() for index in range(128))
 
 
-def _write(job: dict[str, Any], mode: str, source: ModelProto) -> None:
+def _write(job: dict[str, Any], mode: str, source: ModelProto, binary: str = BINARY) -> None:
     """A small EPContext model, or what the mode makes of it."""
-    payload = _payload(job, mode)
+    payload, output = _payload(job, mode), Path(job.get("output", CONTEXT_NAME))
     if mode == "garbage":
-        Path(CONTEXT_NAME).write_bytes(payload)
+        output.write_bytes(payload)
         return
-    model = _context_model(job, mode, source, b"" if mode == "empty-payload" else payload)
+    model = _context_model(job, mode, source, b"" if mode == "empty-payload" else payload, binary)
     if mode == "no-context":
         model.graph.node[0].op_type = "Identity"
     if mode == "memory-address":
@@ -146,10 +173,10 @@ def _write(job: dict[str, Any], mode: str, source: ModelProto) -> None:
     if mode == "path-inside":
         model.graph.node[0].doc_string = f"made in {Path.cwd()}"
     _distort_interface(model, mode)
-    Path(CONTEXT_NAME).write_bytes(model.SerializeToString())
+    output.write_bytes(model.SerializeToString())
 
 
-def _context_model(job: dict[str, Any], mode: str, source: ModelProto, payload: bytes) -> ModelProto:
+def _context_model(job: dict[str, Any], mode: str, source: ModelProto, payload: bytes, binary: str) -> ModelProto:
     """One EPContext node from all inputs to all outputs; in mode partial, a CPU node behind the first output."""
     own = {tensor.name for tensor in source.graph.initializer}
     inputs = [value for value in source.graph.input if value.name not in own]
@@ -164,9 +191,9 @@ def _context_model(job: dict[str, Any], mode: str, source: ModelProto, payload: 
         domain="com.microsoft",
         main_context=1,
         embed_mode=int(job.get("embed", False)),
-        ep_cache_context=payload if job.get("embed") else _binary(mode, payload),
+        ep_cache_context=payload if job.get("embed") else _binary(mode, payload, binary),
         source=ep,
-        partition_name="stub_0",
+        partition_name="stub_0" if mode == "share-clash" else f"stub_{job.get('output', '0')}",
     )
     nodes = [node]
     if mode == "partial":
@@ -184,21 +211,21 @@ def _context_model(job: dict[str, Any], mode: str, source: ModelProto, payload: 
     return model
 
 
-def _binary(mode: str, payload: bytes) -> bytes:
+def _binary(mode: str, payload: bytes, name: str) -> bytes:
     """Write the context binary; return the reference to it."""
     if mode == "missing-payload":
         return b"not_there.bin"
     if mode == "absolute":
-        return os.fsencode(Path.cwd() / BINARY)
+        return os.fsencode(Path.cwd() / name)
     if mode == "escape":
         Path("../escaped.bin").write_bytes(payload)
         return b"../escaped.bin"
     if mode == "link-payload":
         Path("target.bin").write_bytes(payload)
-        Path(BINARY).symlink_to("target.bin")
+        Path(name).symlink_to("target.bin")
     else:
-        Path(BINARY).write_bytes(payload)
-    return BINARY.encode()
+        Path(name).write_bytes(payload)
+    return name.encode()
 
 
 def _distort_interface(model: ModelProto, mode: str) -> None:
