@@ -209,7 +209,7 @@ CHANGES: dict[str, Any] = {
 }
 FREE = {"model", "target", "base_target", "source", "requires", "timeout", "required"}
 """Names, places and presentation."""
-ELSEWHERE = {"prepare", "calibration", "min_coverage", "check"}
+ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group"}
 """Fields that the tests of what they are for look at."""
 
 

@@ -258,6 +258,7 @@ def _reject(folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
         "incompatible": lambda: openvino("it", compatibility=openvino().compatibility.replace("ov=20", "ov=19")),
         "sdk-mismatch": lambda: qnn("it", compatibility="v2:6:9.51.0:5.51.0:0:60:0:0"),
         "soc-mismatch": lambda: qnn("it"),
+        "not-simulated": lambda: qnn("it", group={"name": "g", "members": ["a.it", "b.it"], "shared": True}),
         "creation-failed": lambda: openvino("it", provider_options={"load_config": "no json"}),
         "silent-fallback": lambda: openvino("it"),
     }
