@@ -247,7 +247,8 @@ def _together(unit: Sequence[Planned], every: Sequence[LockedVariant], group: Sh
             raise VerificationError("the facts of the group's members are damaged", where=where, remedy=remedy)
         position = group.position(planned.variant)
         members = [
-            own if index == position else kept or own for index, (own, kept) in enumerate(zip(of_group, members))
+            own if index == position else kept or own
+            for index, (own, kept) in enumerate(zip(of_group, members, strict=True))
         ]
     return replace(first, facts={**first.facts, "members": members})
 
