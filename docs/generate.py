@@ -63,7 +63,8 @@ def main() -> int:
 
 def pages() -> list[Path]:
     """The pages with generated parts."""
-    return sorted(page for page in FOLDER.glob("*.md") if _PART.search(page.read_text(encoding="utf-8")))
+    candidates = [FOLDER.parent / "README.md", *sorted(FOLDER.glob("*.md"))]
+    return [page for page in candidates if _PART.search(page.read_text(encoding="utf-8"))]
 
 
 def updated(page: Path) -> str:
@@ -87,7 +88,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
 
 
 def _code(text: object) -> str:
@@ -121,7 +122,13 @@ def configuration() -> Iterator[str]:
             yield node["description"]
             yield ""
         rows = [
-            (_code(key), _type(value, made), _default(key, value, node), _identity(fields[name].get(key)), _text(value))
+            (
+                _code(key),
+                _type(value, made),
+                _default(key, value, node),
+                _identity(fields[name].get(key)),
+                _text(value, made),
+            )
             for key, value in node["properties"].items()
         ]
         yield from table(("key", "type", "default", "identity", "meaning"), rows)
@@ -141,7 +148,7 @@ def _fields() -> dict[str, dict[str, FieldInfo]]:
 def _type(node: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     if "$ref" in node:
         name = node["$ref"].removeprefix(_REFERENCE)
-        return _type(root["$defs"][name], root) if name == "JsonValue" else f"table ({name.lower()})"
+        return _type(root["$defs"][name], root) if name == "JsonValue" else f"table, `{name.lower()}`"
     if "enum" in node:
         return ", ".join(_code(value) for value in node["enum"])
     for key in ("anyOf", "oneOf"):
@@ -149,12 +156,21 @@ def _type(node: Mapping[str, Any], root: Mapping[str, Any]) -> str:
             return " or ".join(dict.fromkeys(_type(item, root) for item in node[key]))
     kind = node.get("type")
     if kind == "array":
-        return f"array of {_type(node.get('items', {}), root)}"
+        return f"array of {_several(node.get('items', {}), root)}"
     if kind == "object":
         inner = next(iter(node.get("patternProperties", {}).values()), node.get("additionalProperties"))
-        return f"table of {_type(inner, root)}" if isinstance(inner, dict) else "table"
-    words = {"integer": "integer", "number": "number", "boolean": "boolean", "string": "string"}
-    return words.get(str(kind), "any value")
+        return f"table of {_several(inner, root)}" if isinstance(inner, dict) else "table"
+    if isinstance(kind, list):
+        return " or ".join(kind)
+    return str(kind or "any value")
+
+
+def _several(node: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """The type in the plural: "strings", "tables, `model`"; one that is named by its values stays as it is."""
+    kind = _type(node, root)
+    if kind.startswith("`"):
+        return kind
+    return re.sub(r"^(array|table|string|integer|number|boolean|any value)\b", r"\1s", kind)
 
 
 def _default(key: str, value: Mapping[str, Any], table_node: Mapping[str, Any]) -> str:
@@ -175,8 +191,10 @@ def _identity(field: FieldInfo | None) -> str:
     return ""
 
 
-def _text(value: Mapping[str, Any]) -> str:
-    return str(value.get("description", ""))
+def _text(value: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """The key's docstring; a key whose docstring is that of its table has none of its own in the schema."""
+    named = root["$defs"].get(str(value.get("$ref", "")).removeprefix(_REFERENCE), {})
+    return str(value.get("description") or named.get("description", ""))
 
 
 def variables() -> Iterator[str]:
@@ -286,6 +304,25 @@ def _meaning(provider: Provider, option: Option) -> str:
 
 # commands.md
 
+_COMMON: Final = frozenset({"-h", "--json", "-q", "-v"})
+"""Options of every command, which the page tells once."""
+
+
+def command_list() -> Iterator[str]:
+    """One row for each command: what must be given, and what it does."""
+    parser = make_parser()
+    rows = []
+    for command in COMMANDS:
+        if command.available:
+            needed = [_needed(action) for action in _sub_parser(parser, command.name)._actions if action.required]
+            groups = ["|".join(inner.name for inner in command.commands)] if command.commands else needed
+            rows.append((_code(" ".join(["epctx", command.name, *groups])), command.text))
+    yield from table(("command", "what it does"), rows)
+
+
+def _needed(action: argparse.Action) -> str:
+    return _names(action)[0] if not action.option_strings else f"{action.option_strings[0]} {action.metavar}"
+
 
 def commands() -> Iterator[str]:
     """Every command with its arguments."""
@@ -312,9 +349,10 @@ def _command(command: Command, parser: argparse.ArgumentParser, name: str) -> It
     rows = [
         (", ".join(map(_code, _names(action))), _help(action))
         for action in parser._actions  # argparse has no public list of them
-        if action.help != argparse.SUPPRESS and "-h" not in action.option_strings
+        if action.help != argparse.SUPPRESS and not _COMMON.intersection(action.option_strings)
     ]
-    yield from table(("argument", "meaning"), rows)
+    if rows:
+        yield from table(("argument", "meaning"), rows)
 
 
 def _names(action: argparse.Action) -> list[str]:
@@ -351,6 +389,7 @@ PARTS: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "variables": variables,
     "providers": providers,
     "options": options,
+    "command-list": command_list,
     "commands": commands,
     "exit-codes": exit_codes,
 }

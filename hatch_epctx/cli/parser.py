@@ -1,7 +1,7 @@
 """The commands of the command line, and its parser. Importing this module imports nothing heavy.
 
-To add a command: a `Command` in `COMMANDS`, its arguments in `arguments`, its function in a module of its own, a row in
-README.md's table and in docs/commands.md (tests compare them).
+To add a command: a `Command` in `COMMANDS`, its arguments in `arguments`, its function in a module of its own; then run
+``python docs/generate.py``, which puts it into README.md and docs/commands.md.
 """
 
 from __future__ import annotations
