@@ -6,6 +6,7 @@ The outputs that break a rule are made by the stub EP; what real EPs write is in
 from __future__ import annotations
 
 import hashlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -93,13 +94,35 @@ def test_two_runs_agree_and_two_random_runs_do_not(tmp_path: Path) -> None:
         ("wrong-input", "invalid-output", "has the inputs 'x_renamed', expected 'x' in this order"),
         ("wrong-type", "invalid-output", "output 'y' of the compiled model has element type double in place of float"),
         ("wrong-shape", "invalid-output", "output 'y' of the compiled model has size 6 in place of 5 on axis 1"),
+        ("lost-shape", "invalid-output", "output 'y' of the compiled model has no size in place of 5 on axis 1"),
         ("path-inside", "invalid-output", "holds the path of the folder"),
+        ("path-in-binary", "invalid-output", "a context binary holds the path of the folder"),
+        ("python-path", "invalid-output", "holds a path of this machine, below a folder "),
+        ("no-primary", "invalid-output", "none of the EPContext nodes has a payload"),
+        ("two-sources", "invalid-output", "is from CPUExecutionProvider, expected StubExecutionProvider"),
     ],
 )
 def test_an_output_that_breaks_a_rule_is_refused(folder: Path, mode: str, reason: str, words: str) -> None:
     result = refused(stub(mode), folder)
     assert result["reason"] == reason
     assert words in result["error"]
+
+
+def test_what_was_to_be_embedded_and_is_not_is_refused(folder: Path) -> None:
+    assert "although it was to be embedded" in refused(stub("not-embedded"), folder, embed=True)["error"]
+
+
+def test_a_path_that_the_source_had_is_not_the_compiles_doing(tmp_path: Path) -> None:
+    model = small_model()
+    model.metadata_props.add(key="made-by", value=f"{sys.prefix}/lib/exporter.py")
+    assert compiled(stub(), put(model, tmp_path / "job"))["ok"]
+
+
+def test_metadata_that_says_something_else_is_reported(tmp_path: Path) -> None:
+    model = small_model()
+    model.metadata_props.add(key="labels", value="cat,dog")
+    result = compiled(stub("lost-metadata"), put(model, tmp_path / "job"))
+    assert result["metadata_lost"] == ["metadata_props.labels"]
 
 
 def test_an_empty_embedded_payload_is_refused(folder: Path) -> None:
@@ -341,7 +364,7 @@ def test_a_primary_node_without_a_payload_is_refused() -> None:
         (["n", 3], [7, 3], {"n": 7}, ""),
         (["n", 3], [6, 3], {"n": 7}, "has size 6 in place of 7 on axis 0"),
         (["n", 3], ["n", 3], {"n": 7}, ""),
-        ([None, 3], [2, None], {}, ""),
+        ([None, 3], [2, None], {}, "has no size in place of 3 on axis 1"),
         (None, [1], {}, ""),
         ([1], None, {}, ""),
         ([1, 1], [1], {}, "has rank 1 in place of 2"),

@@ -175,7 +175,7 @@ def finish(job: Job, source: Source, names: ContentNames | None = None) -> Resul
     """
     folder = Path.cwd()
     model = _read_compiled(job)
-    count = validating.check_nodes(model, job.get("sources") or [job["ep"]])
+    count = validating.check_nodes(model, job.get("sources") or [job["ep"]], embed=job.get("embed", False))
     validating.check_tensors(model)
     validating.check_interface(model, source.facts, job.get("free_dimensions", {}))
     names = names or ContentNames(folder, keep=source.facts["external_data"])
@@ -184,7 +184,10 @@ def finish(job: Job, source: Source, names: ContentNames | None = None) -> Resul
     # ONNX Runtime writes its newest IR version, which older releases refuse; what is left of the source needs its own.
     model.ir_version = min(model.ir_version, max(source.model.ir_version, OLDEST_IR))
     data = _serialise(job, model)
-    validating.check_paths(data, folder)
+    validating.check_paths(data, folder, Path(MODEL_NAME))
+    for artifact in names.artifacts:
+        if artifact["role"] == "context":
+            validating.check_binary(Path(artifact["path"]), folder)
     left = nodes_left(model)
     return {
         "ok": True,

@@ -218,6 +218,7 @@ def shape_fault(source: ValueInfo, compiled: ValueInfo, sizes: Mapping[str, int]
         return f"has rank {len(after)} in place of {len(before)}"
     for axis, (old, new) in enumerate(zip(before, after, strict=True)):
         expected = sizes.get(old) if isinstance(old, str) else old
-        if isinstance(expected, int) and isinstance(new, int) and new != expected:
-            return f"has size {new} in place of {expected} on axis {axis}"
+        if isinstance(expected, int) and new != expected and (isinstance(old, int) or isinstance(new, int)):
+            found = f"size {new}" if isinstance(new, int) else "no size"
+            return f"has {found} in place of {expected} on axis {axis}"
     return ""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["describe", "one_line", "without_paths"]
+__all__ = ["describe", "machine_folders", "one_line", "without_paths"]
 
 LIMIT: Final = 600
 """Characters of a message; the worker's log holds the rest."""
@@ -42,9 +42,8 @@ def without_paths(text: str) -> str:
     return _SOURCE_FILE.sub(r"\1", text)
 
 
-@lru_cache(maxsize=1)
-def _folders() -> tuple[re.Pattern[str], ...]:
-    """Patterns of the folders to cut, the longest first, each with the separator behind it."""
+def machine_folders() -> list[Path]:
+    """Absolute folders that are this machine's own: the current one, home, Python's and those of the import path."""
     here = Path.cwd()
     names = {str(here), str(here.resolve()), sys.prefix, sys.base_prefix, *sys.path}
     if os.name == "posix":
@@ -52,6 +51,12 @@ def _folders() -> tuple[re.Pattern[str], ...]:
 
         with suppress(KeyError):  # a user without an entry, as in many containers
             names.add(pwd.getpwuid(os.getuid()).pw_dir)
-    absolute = {name.rstrip("/\\") for name in names if Path(name).is_absolute()}
+    return [Path(name) for name in sorted(names) if Path(name).is_absolute()]
+
+
+@lru_cache(maxsize=1)
+def _folders() -> tuple[re.Pattern[str], ...]:
+    """Patterns of the folders to cut, the longest first, each with the separator behind it."""
+    absolute = {str(path).rstrip("/\\") for path in machine_folders()}
     ordered = sorted((name for name in absolute if len(name) > 2), key=lambda name: (-len(name), name))
     return tuple(re.compile(r"(?<![\w./\\-])" + re.escape(name) + r"(?:[/\\]|(?![\w.-]))") for name in ordered)

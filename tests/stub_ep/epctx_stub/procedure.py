@@ -162,18 +162,44 @@ def _write(job: dict[str, Any], mode: str, source: ModelProto, binary: str = BIN
     if mode == "garbage":
         output.write_bytes(payload)
         return
-    model = _context_model(job, mode, source, b"" if mode == "empty-payload" else payload, binary)
+    if mode == "path-in-binary":
+        payload += os.fsencode(Path.cwd() / "deep")
+    asked = {**job, "embed": False} if mode == "not-embedded" else job
+    model = _context_model(asked, mode, source, b"" if mode == "empty-payload" else payload, binary)
+    _distort_nodes(model, mode)
+    _distort_texts(model, mode)
+    _distort_interface(model, mode)
+    output.write_bytes(model.SerializeToString())
+
+
+def _distort_nodes(model: ModelProto, mode: str) -> None:
+    node = model.graph.node[0]
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     if mode == "no-context":
-        model.graph.node[0].op_type = "Identity"
+        node.op_type = "Identity"
+    if mode == "no-primary":
+        attributes["main_context"].i = 0
+        attributes["ep_cache_context"].s = b""
+    if mode == "two-sources":
+        other = model.graph.node.add()
+        other.CopyFrom(node)
+        other.output[:] = [f"{name}_too" for name in node.output]
+        next(attribute for attribute in other.attribute if attribute.name == "source").s = b"CPUExecutionProvider"
     if mode == "memory-address":
         tensor = model.graph.initializer.add(name="address", data_type=TensorProto.FLOAT, dims=[2])
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", "*/_ORT_MEM_ADDR_/*"), ("offset", "94906265624"), ("length", "8")):
             tensor.external_data.add(key=key, value=value)
+
+
+def _distort_texts(model: ModelProto, mode: str) -> None:
     if mode == "path-inside":
         model.graph.node[0].doc_string = f"made in {Path.cwd()}"
-    _distort_interface(model, mode)
-    output.write_bytes(model.SerializeToString())
+    if mode == "python-path":
+        model.metadata_props.add(key="made-by", value=f"{sys.prefix}/lib/compiler")
+    if mode == "lost-metadata":
+        for entry in model.metadata_props:
+            entry.value += " and more"
 
 
 def _context_model(job: dict[str, Any], mode: str, source: ModelProto, payload: bytes, binary: str) -> ModelProto:
@@ -234,6 +260,8 @@ def _distort_interface(model: ModelProto, mode: str) -> None:
         model.graph.input[0].name += "_renamed"
     if mode == "wrong-type":
         output.elem_type = TensorProto.DOUBLE
+    if mode == "lost-shape":
+        output.shape.dim[-1].ClearField("value")
     if mode == "wrong-shape":
         output.shape.dim[-1].dim_value += 1
 
