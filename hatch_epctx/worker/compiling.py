@@ -184,8 +184,8 @@ def finish(job: Job, source: Source, names: ContentNames | None = None) -> Resul
     # ONNX Runtime writes its newest IR version, which older releases refuse; what is left of the source needs its own.
     model.ir_version = min(model.ir_version, max(source.model.ir_version, OLDEST_IR))
     data = _serialise(job, model)
-    validating.check_paths(data, folder, Path(MODEL_NAME))
-    for artifact in names.artifacts:
+    validating.check_paths(data, folder, Path(job.get("model", MODEL_NAME)))
+    for artifact in referred:
         if artifact["role"] == "context":
             validating.check_binary(Path(artifact["path"]), folder)
     left = nodes_left(model)
