@@ -24,7 +24,18 @@ _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2
 _URGENT: Final = ("warning", "skipped", "failed")
 """First words of lines that EPCTX_LOG=warning lets through."""
 _BUILD_MODULES: Final = frozenset(
-    {"cyclonedx", "filelock", "hatchling", "onnx", "packaging", "platformdirs", "pydantic", "rfc8785", "tomli"}
+    {
+        "cyclonedx",
+        "filelock",
+        "hatchling",
+        "onnx",
+        "packaging",
+        "platformdirs",
+        "pydantic",
+        "pyproject_hooks",
+        "rfc8785",
+        "tomli",
+    }
 )
 
 

@@ -75,7 +75,7 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         if built is None:
             return
         from hatch_epctx.frontend import add_pointer
-        from hatch_epctx.wheel import add_package, judge_wheel
+        from hatch_epctx.wheel import add_package, judge_wheel, why_empty
 
         wheel = Path(artifact_path)
         with built, _PlainErrors(self):
@@ -86,7 +86,7 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
                 for warning in judge_wheel(wheel, built.project.settings):
                     self._warn(warning)
             if plan is None:
-                self._warn(f"{_why_empty(built)}: the wheel holds no compiled models")
+                self._warn(f"{why_empty(built)}: the wheel holds no compiled models")
 
     def _environment(self) -> Environment:
         from hatch_epctx.config import read_environment
@@ -180,10 +180,6 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
 def hatch_register_build_hook() -> type[EpctxBuildHook]:
     """Hatchling's entry: the hook class."""
     return EpctxBuildHook
-
-
-def _why_empty(built: Build) -> str:
-    return "every variant was skipped" if built.entries else "every selected target goes into a data package of its own"
 
 
 class _PlainErrors:

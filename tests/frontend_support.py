@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support import REPOSITORY
@@ -19,7 +22,6 @@ from hatch_epctx.wheelfile import check_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 SYSTEM_ENVIRONMENT = '\n[tool.hatch.envs.hatch-build]\ntype = "system"\n'
 """Makes `hatch build` use the environment that it runs in and install nothing."""
@@ -128,3 +130,11 @@ class Workers:
         lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
         new, self._seen = lines[self._seen :], len(lines)
         return new
+
+
+def environment_like_this_one(folder: Path) -> Path:
+    """A new environment that sees this one's packages and installs into its own folder; returns its interpreter."""
+    venv.create(folder, with_pip=False)
+    names = {"base": str(folder), "platbase": str(folder)}
+    (Path(sysconfig.get_path("purelib", "venv", names)) / "outer.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")

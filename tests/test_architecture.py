@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"pipeline"}),
     frozenset({"console", "wheel"}),
     frozenset({"frontend"}),
-    frozenset({"hatch", "cli"}),
+    frozenset({"hatch", "setuptools", "cli"}),
     frozenset({"__main__"}),
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -7,15 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from frontend_support import NAMES, SYSTEM_ENVIRONMENT, Workers, front_end, package_files, run_front_end
+from frontend_support import (
+    NAMES,
+    SYSTEM_ENVIRONMENT,
+    Workers,
+    environment_like_this_one,
+    front_end,
+    package_files,
+    run_front_end,
+)
 from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, STUB_TARGET, Factory, Tree, epctx, save, small_model
 
 from hatch_epctx.digest import content_name, digest_bytes
@@ -231,14 +237,6 @@ def test_an_editable_install_follows_epctx_build(factory: Factory, tmp_path: Pat
     assert len(list(pointer)) == 1
     run_front_end([*pip, "uninstall", "-y", "acme-vision"], tmp_path, out=tmp_path)
     assert not list(Path(python).parent.parent.glob("**/*epctx.json"))
-
-
-def environment_like_this_one(folder: Path) -> Path:
-    """A new environment that sees this one's packages and installs into its own folder; returns its interpreter."""
-    venv.create(folder, with_pip=False)
-    names = {"base": str(folder), "platbase": str(folder)}
-    (Path(sysconfig.get_path("purelib", "venv", names)) / "outer.pth").write_text(sysconfig.get_path("purelib"))
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hatch_epctx.cli.output import complain, emit_json, say, size, table
 from hatch_epctx.cli.projects import described, open_pipeline
 from hatch_epctx.findings import coverage_in_words, left_in_words
-from hatch_epctx.frontend import refresh
+from hatch_epctx.frontend import project_version, refresh
 from hatch_epctx.manifest import ROLES
 from hatch_epctx.wheel import check_out, replace_package
 
@@ -32,7 +32,7 @@ def build(options: Namespace) -> int:
             _print(built)
         built.raise_for_failures()
         if options.out is not None:
-            written = replace_package(built, options.out, version=pipeline.project.version)
+            written = replace_package(built, options.out, version=project_version(pipeline.project, os.environ))
             if written is None:
                 complain(f"warning: every variant was skipped: {options.out} was not written")
             elif not options.json:

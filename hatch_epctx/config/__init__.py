@@ -13,13 +13,14 @@ from hatch_epctx.config.fields import walk
 from hatch_epctx.config.inputs import further_inputs
 from hatch_epctx.config.load import Machine, load_settings
 from hatch_epctx.config.models import Settings
-from hatch_epctx.config.project import Project, build_requires, load_project, read_project, single_project
+from hatch_epctx.config.project import BuildSystem, Project, build_system, load_project, read_project, single_project
 from hatch_epctx.config.schema import schema
 from hatch_epctx.config.variant import CheckPlan, SharedGroup, Variant
 
 __all__ = [
     "UNAVAILABLE",
     "VARIABLES",
+    "BuildSystem",
     "CheckPlan",
     "ConfigErrors",
     "Environment",
@@ -31,7 +32,7 @@ __all__ = [
     "Settings",
     "SharedGroup",
     "Variant",
-    "build_requires",
+    "build_system",
     "expand",
     "further_inputs",
     "load_project",

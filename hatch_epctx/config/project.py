@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hatch_epctx.config.scalars import State
     from hatch_epctx.config.variant import Variant
 
-__all__ = ["Project", "build_requires", "load_project", "read_project", "single_project"]
+__all__ = ["BuildSystem", "Project", "build_system", "load_project", "read_project", "single_project"]
 
 _PYPROJECT = "pyproject.toml"
 _HATCH = "hatch.toml"
@@ -57,6 +57,16 @@ class Project:
     def environment(self) -> Environment:
         """What the EPCTX_* variables of this run say."""
         return self.settings.environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSystem:
+    """What builds the project."""
+
+    requires: tuple[str, ...]
+    backend: str
+    """Object reference, such as "hatchling.build"."""
+    backend_path: tuple[str, ...]
 
 
 def load_project(
@@ -125,14 +135,23 @@ def single_project(
     )
 
 
-def build_requires(root: Path) -> tuple[str, ...]:
-    """`requires` of `[build-system]`, as written.
+def build_system(root: Path) -> BuildSystem:
+    """`[build-system]` as written, with the defaults of PEP 517 and 518.
 
     Raises:
         ConfigError: pyproject.toml is missing or no TOML.
     """
-    found = _table(_read_toml(root / _PYPROJECT), "build-system").get("requires", ())
-    return tuple(text for text in found if isinstance(text, str)) if isinstance(found, list) else ()
+    table = _table(_read_toml(root / _PYPROJECT), "build-system")
+    backend = table.get("build-backend", "")
+    return BuildSystem(
+        requires=_texts(table.get("requires", ["setuptools"])),
+        backend=backend if backend and isinstance(backend, str) else "setuptools.build_meta:__legacy__",
+        backend_path=_texts(table.get("backend-path")),
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
 
 
 def read_project(root: Path) -> Mapping[str, Any]:

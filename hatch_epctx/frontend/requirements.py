@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from hatch_epctx.config import build_requires, expand, load_settings, read_project
+from hatch_epctx.config import build_system, expand, load_settings, read_project
 from hatch_epctx.errors import ConfigError, EpctxError
 from hatch_epctx.lockfile import LOCK_NAME, read_lock
 from hatch_epctx.store import Miss, Store
@@ -107,7 +107,7 @@ def _stored(settings: Settings, root: Path) -> frozenset[str]:
 def _of_backend(root: Path) -> list[_Asked]:
     """Requirements of `[build-system]`; one that cannot be read is the front end's to refuse."""
     found = []
-    for text in build_requires(root):
+    for text in build_system(root).requires:
         try:
             found.append(_Asked(requirement=Requirement(text), place=_BACKEND))
         except InvalidRequirement:

@@ -1,4 +1,4 @@
-"""Running workers: the only place that starts processes.
+"""Running workers and other tools: the only place that starts processes.
 
 Each run is a fresh interpreter in a session of its own, with a scrubbed environment, its output in a bounded file, a
 time limit, and a result that is read as untrusted input. `running` starts, watches and kills; `environment` says what
@@ -9,5 +9,16 @@ from __future__ import annotations
 
 from hatch_epctx.process.environment import worker_environment
 from hatch_epctx.process.running import LOG_LIMIT, Cause, Outcome, kill_workers, run_worker, worker_runs
+from hatch_epctx.process.tools import ToolRun, run_tool
 
-__all__ = ["LOG_LIMIT", "Cause", "Outcome", "kill_workers", "run_worker", "worker_environment", "worker_runs"]
+__all__ = [
+    "LOG_LIMIT",
+    "Cause",
+    "Outcome",
+    "ToolRun",
+    "kill_workers",
+    "run_tool",
+    "run_worker",
+    "worker_environment",
+    "worker_runs",
+]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hatch_epctx.pipeline import Build, Entry
     from hatch_epctx.providers import OptionValue
 
-__all__ = ["add_package", "folder_in_wheel", "model_contents", "plan_package", "write_package"]
+__all__ = ["add_package", "folder_in_wheel", "model_contents", "plan_package", "why_empty", "write_package"]
 
 _COVERAGE: Final = ("context_nodes", "nodes_left", "coverage", "left")
 _SIGNATURE: Final = ("inputs", "outputs")
@@ -106,6 +106,11 @@ def add_package(built: Build, wheel: Path, *, version: str, name: str = "", fold
     entries.append(WheelEntry(name=f"{metadata_folder(wheel)}/sboms/{FILE_NAME}", source=bill))
     add_files(wheel, entries, compression=settings.wheel.compression, owned=base.rstrip("/"))
     return plan
+
+
+def why_empty(built: Build) -> str:
+    """Why `built` gives no package folder, a clause."""
+    return "every variant was skipped" if built.entries else "every selected target goes into a data package of its own"
 
 
 def model_contents(built: Build) -> tuple[ModelContent, ...]:
