@@ -16,6 +16,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 from store_support import left_over
@@ -50,6 +51,10 @@ class Campaign:
         start = time.monotonic()
         assert self.build() == self.reference, "two builds agree"
         self.seconds = time.monotonic() - start
+        start = time.monotonic()
+        epctx("plan", cwd=self.tree.root, env=self.environment)
+        self.begins = min(time.monotonic() - start, self.seconds)
+        """Seconds until the first compile, about."""
         """Of one build that compiles everything and has read everything before."""
 
     @property
@@ -76,30 +81,43 @@ class Campaign:
     def round(self) -> None:
         """Kill one build somewhere, look, and build."""
         self.forget()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hatch_epctx", "build"],
-            cwd=self.tree.root,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **self.environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        time.sleep(self.random.uniform(0.05, self.seconds))
-        victim = "build"
-        workers = self.workers()
-        if workers and self.random.random() < 0.25:
-            victim = "worker"
-            kill(self.random.choice(workers))
-        else:
-            process.kill()
-        _, said = process.communicate(timeout=300)
-        self.stages[stage(victim, said, process.returncode)] += 1
+        with (self.cache.parent / "said").open("w+") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hatch_epctx", "build"],
+                cwd=self.tree.root,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **self.environment},
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+            victim = self.strike(process, log)
+            code = process.wait(timeout=300)
+            log.seek(0)
+            said = log.read()
+        self.stages[stage(victim, said, code)] += 1
         assert "Traceback" not in said, said
         self.check_visible()
         self.check_workers_end()
         assert self.build() == self.reference
         plan = epctx("plan", "--json", cwd=self.tree.root, env=self.environment).json["variants"]
         assert {row["status"] for row in plan} == {"hit"}
+
+    def strike(self, process: subprocess.Popen[bytes], log: IO[str]) -> str:
+        """Kill the build or one of its workers, in most rounds after the first compile has begun."""
+        moment = self.random.uniform(0.05, self.seconds)
+        if self.random.random() < 0.75:
+            while process.poll() is None and ": compiling" not in self.read(log):
+                time.sleep(0.01)
+            moment = self.random.uniform(0.0, self.seconds - self.begins)
+        time.sleep(moment)
+        workers = self.workers()
+        if workers and self.random.random() < 0.3:
+            kill(self.random.choice(workers))
+            return "worker"
+        process.kill()
+        return "build"
+
+    def read(self, log: IO[str]) -> str:
+        return Path(log.name).read_text()
 
     def workers(self) -> list[int]:
         """Processes whose working folder is in the store."""
