@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"source", "remote", "collect"}),
     frozenset({"identity", "compile", "findings"}),
     frozenset({"changes", "folder", "wheelfile", "sbom"}),
-    frozenset({"lockfile"}),
+    frozenset({"lockfile", "verification"}),
     frozenset({"pipeline"}),
     frozenset({"console", "wheel"}),
     frozenset({"frontend"}),

@@ -24,6 +24,7 @@ __all__ = [
     "plan",
     "project",
     "selection",
+    "verify",
 ]
 
 
@@ -135,6 +136,20 @@ def compile_one(parser: ArgumentParser) -> None:
     parser.add_argument("--no-load-check", action="store_true", help="do not open the result in a second process")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="limit of one compile")
     parser.add_argument("--stable-alias", action="store_true", help="also write the context binary under a plain name")
+
+
+def verify(parser: ArgumentParser) -> None:
+    """Arguments of `epctx verify`."""
+    parser.add_argument(
+        "path",
+        type=Path,
+        metavar="PATH",
+        help="a wheel, a package folder, an ONNX file, or the import name of an installed package",
+    )
+    parser.add_argument("--no-compatibility", action="store_true", help="do not ask this machine's EPs")
+    parser.add_argument(
+        "--runs-here", action="store_true", help="fail too when a model has no compiled variant that runs here"
+    )
 
 
 def inspect(parser: ArgumentParser) -> None:

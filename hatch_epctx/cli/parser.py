@@ -122,7 +122,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
         run="schema.schema",
         text="the JSON Schema of [tool.epctx]",
     ),
-    Command(name="verify", text="re-hash a wheel, folder or ONNX file and check every reference"),
+    Command(
+        name="verify",
+        run="verify.verify",
+        arguments=arguments.verify,
+        text="re-hash a wheel, installed package, folder or ONNX file and check every reference",
+    ),
     Command(
         name="lock",
         run="lock.lock",

@@ -10,7 +10,7 @@
 """
 
 from hatch_epctx.compile.checking import check_variant
-from hatch_epctx.compile.looking import describe, probe, rename_references, scan
+from hatch_epctx.compile.looking import describe, judge, probe, rename_references, scan
 from hatch_epctx.compile.making import Compiled, compile_group, compile_variant
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "compile_group",
     "compile_variant",
     "describe",
+    "judge",
     "probe",
     "rename_references",
     "scan",

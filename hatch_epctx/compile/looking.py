@@ -8,6 +8,7 @@ from hatch_epctx.compile.jobs import base_job, ep_fields
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError, ModelError, ToolchainError
 from hatch_epctx.files import copy_file, read_bounded
+from hatch_epctx.manifest import MANIFEST_NAME
 from hatch_epctx.source import ONNX_LIMIT, snapshot_model
 from hatch_epctx.worker.protocol import CONTEXT_NAME, MODEL_NAME, Job
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hatch_epctx.providers import Provider
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
-__all__ = ["describe", "probe", "rename_references", "scan"]
+__all__ = ["describe", "judge", "probe", "rename_references", "scan"]
 
 SCAN_TIMEOUT = 300.0
 """Seconds for reading the facts of one ONNX file."""
@@ -61,6 +62,19 @@ def describe(path: Path, folder: Path) -> dict[str, Any]:
     outcome = run({**base_job("inspect"), "model": MODEL_NAME}, folder, timeout=SCAN_TIMEOUT, env={})
     result = result_of(outcome, place=str(path), what="reading it", fallback=ModelError)
     return {"scan": result["scan"], **result["extra"]}
+
+
+def judge(manifest: bytes, folder: Path) -> list[dict[str, Any]]:
+    """Verdicts on every variant of a package manifest by the look-up's rules, found in a fresh process.
+
+    Raises:
+        ToolchainError: ONNX Runtime or an EP cannot be asked.
+    """
+    (folder / MANIFEST_NAME).write_bytes(manifest)
+    job: Job = {**base_job("judge"), "procedure": "hatch_epctx.runtime.judging", "model": MANIFEST_NAME}
+    outcome = run(job, folder, timeout=PROBE_TIMEOUT, env={})
+    result = result_of(outcome, place="", what="asking the EPs about compatibility", fallback=ToolchainError)
+    return list(result["extra"]["verdicts"])
 
 
 def rename_references(path: Path, names: Mapping[str, str], folder: Path, *, place: str) -> bytes:

@@ -238,5 +238,6 @@ _OWED: Final[Mapping[Task, tuple[str, ...]]] = {
     "prepare": ("artifacts",),
     "inspect": ("scan", "extra"),
     "rename": ("artifacts",),
+    "judge": ("extra",),
 }
 """What a successful result of each task has."""

@@ -8,10 +8,10 @@ from hatch_epctx.errors import VerificationError
 from hatch_epctx.wheelfile.archive import ContentError, Problem, contents, open_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-__all__ = ["packed_sizes", "read_members"]
+__all__ = ["extract_members", "packed_sizes", "read_members"]
 
 
 def read_members(
@@ -50,6 +50,30 @@ def read_members(
             except ContentError as error:
                 raise _malformed(path, [error.problem]) from error
         return {member.name: member.info.file_size for member in files}, read
+
+
+def extract_members(path: Path, targets: Mapping[str, Path]) -> None:
+    """Write members of the wheel at `path` to files, in chunks; contents are held against their size and CRC-32.
+
+    Args:
+        path: the wheel, or another zip.
+        targets: the new file of each member.
+
+    Raises:
+        VerificationError: a member is not there, or its bytes are not what its header says.
+        OSError: a file cannot be read or written.
+    """
+    with open_archive(path) as archive:
+        members = {member.name: member for member in archive.members}
+        for name, target in targets.items():
+            if name not in members:
+                raise _malformed(path, [Problem(reason="missing", name=name, text="not in the wheel")])
+            try:
+                with target.open("xb") as stream:
+                    for chunk in contents(archive, members[name]):
+                        stream.write(chunk)
+            except ContentError as error:
+                raise _malformed(path, [error.problem]) from error
 
 
 def packed_sizes(path: Path) -> dict[str, int]:

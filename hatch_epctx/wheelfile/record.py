@@ -19,7 +19,7 @@ from hatch_epctx.digest import STRONG_ALGORITHMS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MAX_RECORD", "RecordError", "Row", "encode_digest", "format_record", "parse_record"]
+__all__ = ["MAX_RECORD", "RecordError", "Row", "decode_digest", "encode_digest", "format_record", "parse_record"]
 
 MAX_RECORD = 32 << 20
 """Bytes of a RECORD at most."""
@@ -53,6 +53,16 @@ class Row:
 def encode_digest(digest: str, *, algorithm: str = "sha256") -> str:
     """RECORD's spelling of a hexadecimal digest."""
     return f"{algorithm}={base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b'=').decode('ascii')}"
+
+
+def decode_digest(digest: str) -> str:
+    """The hexadecimal digest behind RECORD's spelling of a SHA-256; empty for one of another kind.
+
+    Raises:
+        ValueError: it is none.
+    """
+    algorithm, _, value = digest.partition("=")
+    return base64.urlsafe_b64decode(f"{value}==").hex() if algorithm == "sha256" else ""
 
 
 def parse_record(data: bytes) -> list[Row]:

@@ -82,7 +82,7 @@ def weights_name(context: str) -> str:
     return f"{context.removesuffix('.onnx')}_weights.data"
 
 
-Task = Literal["scan", "probe", "compile", "share", "source", "load", "prepare", "check", "inspect", "rename"]
+Task = Literal["scan", "probe", "compile", "share", "source", "load", "prepare", "check", "inspect", "rename", "judge"]
 Role = Literal["model", "context", "weights", "ep-cache", "log", "prepared", "prepared-data"]
 Reason = Literal[
     "no-node",
