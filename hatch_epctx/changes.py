@@ -180,6 +180,7 @@ _RULES: Final[tuple[tuple[str, Callable[..., Iterator[str]]], ...]] = (
     (r"compile\.prepare", _plain("preparation of the model")),
     (r"compile\.calibration", _plain("samples for quantising")),
     (r"compile\.optimization", _plain("optimisation level")),
+    (r"compile\.context-io", _plain("way of the context data")),
     (r"compile\.embed", _plain("embedding of the context binary")),
     (r"compile\.session-options\.(.*)", _plain("session option {0}")),
     (r"target\.load-session-options\.(.*)", _plain("session option of loading {0}")),

@@ -58,7 +58,7 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and _DIGEST.match(text) is not None
 
 
-def digest_bytes(data: bytes) -> str:
+def digest_bytes(data: bytes | bytearray | memoryview) -> str:
     """Digest of `data`."""
     return hashlib.sha256(data).hexdigest()
 

@@ -149,6 +149,7 @@ def document_of(
         },
         "compile": {
             "calibration": calibration,
+            "context-io": variant.context_io,
             "embed": variant.embed,
             "flags": ["ERROR_IF_NO_NODES_COMPILED"],
             "free-dimension-denotations": dict(variant.free_dimension_denotations),

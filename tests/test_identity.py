@@ -199,6 +199,7 @@ CHANGES: dict[str, Any] = {
     "free_dimension_denotations": {"DATA_BATCH": 2},
     "input_shapes": {"x": (1, 3, 8, 8)},
     "embed": True,
+    "context_io": "callbacks",
     "optimization": "all",
     "load_check": False,
     "requires": ("onnxruntime>=1",),
@@ -206,8 +207,10 @@ CHANGES: dict[str, Any] = {
     "timeout": 1.0,
     "required": False,
     "is_source": True,
+    "platform": "linux_x86_64",
+    "companion": True,
 }
-FREE = {"model", "target", "base_target", "source", "requires", "timeout", "required"}
+FREE = {"model", "target", "base_target", "source", "requires", "timeout", "required", "platform", "companion"}
 """Names, places and presentation."""
 ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group"}
 """Fields that the tests of what they are for look at."""

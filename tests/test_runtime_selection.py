@@ -261,6 +261,7 @@ def _reject(folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
         "not-simulated": lambda: qnn("it", group={"name": "g", "members": ["a.it", "b.it"], "shared": True}),
         "creation-failed": lambda: openvino("it", provider_options={"load_config": "no json"}),
         "silent-fallback": lambda: openvino("it"),
+        "callbacks-unsupported": lambda: openvino("it"),
     }
     write(folder, make.get(reason, lambda: cpu("it", kind="compiled"))())
     if reason == "unverifiable":
@@ -273,7 +274,11 @@ def _reject(folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
 def test_every_reason_is_told(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     library = "def get_library_path():\n    return __file__\n"  # is there, and does not load
     (site / "onnxruntime_ep_nv_tensorrt_rtx.py").write_text(library)
-    wishes: Any = {"not-asked": {"ep": "qnn"}, "excluded": {"prefer": "!it"}}.get(reason, {"variant": "it"})
+    wishes: Any = {
+        "not-asked": {"ep": "qnn"},
+        "excluded": {"prefer": "!it"},
+        "callbacks-unsupported": {"data": "callbacks"},
+    }.get(reason, {"variant": "it"})
     if reason == "version-mismatch":
         install(site, cpu())
         companion(site, "acme_vision_epctx_it", cpu("it", kind="compiled"), version="9")

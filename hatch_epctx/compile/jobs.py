@@ -48,6 +48,7 @@ def compile_job(variant: Variant) -> Job:
         "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
         "optimization": variant.optimization,
         "embed": variant.embed,
+        "context_io": variant.context_io,
         "prepared": bool(variant.prepare),
         "want_coverage": True,
         "left_pattern": variant.provider.left_pattern,

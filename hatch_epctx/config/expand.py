@@ -243,6 +243,7 @@ def _variant(
         min_coverage=model.min_coverage,
         check=_check_plan(model.check, root),
         embed=declared.embed,
+        context_io=declared.context_io,
         optimization=declared.optimization or target.provider.default_optimization,
         load_check=declared.load_check,
         requires=declared.requires,

@@ -35,7 +35,7 @@ class Groups:
         chosen: the targets of each model.
         errors: gets what is wrong: a name or glob that matches nothing, a group of fewer than two members, a model
             that is not compiled for a target which the group names, or stands in two groups for one target, and a
-            target that embeds.
+            target that embeds or hands its context data to callbacks.
     """
 
     def __init__(
@@ -114,6 +114,10 @@ class Groups:
         if target.declared.embed:
             where = self._settings.place("targets", target.base, "embed")
             found = f"the group {name!r} shares context binaries, and embed = true puts each into its own ONNX file"
+            self._errors.append(bad(found, where, remedy="Remove the key, or take the target out of the group."))
+        if target.declared.context_io == "callbacks":
+            where = self._settings.place("targets", target.base, "context-io")
+            found = f"the group {name!r} compiles its members into one binary, which the EP itself writes to a file"
             self._errors.append(bad(found, where, remedy="Remove the key, or take the target out of the group."))
         for model in models:
             if target not in self._chosen[model]:

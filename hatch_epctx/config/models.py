@@ -151,6 +151,10 @@ class Target(Table):
     embed: Annotated[bool, InIdentity(at="compile.embed")] = False
     """Put the context binary into the EPContext model (below 2 GiB) in place of a file beside it."""
 
+    context_io: Annotated[Literal["files", "callbacks"], InIdentity(at="compile.context-io")] = "files"
+    """How the EP hands its context data over: "files", which it writes and opens itself, or "callbacks", ONNX Runtime's
+    named buffers (1.31 and later, and an EP that supports them): loading then needs no file beside the ONNX file."""
+
     optimization: Annotated[
         Literal["disable-all", "basic", "extended", "all"] | None, InIdentity(at="compile.optimization")
     ] = None

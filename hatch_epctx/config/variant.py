@@ -83,6 +83,8 @@ class Variant:
     check: CheckPlan | None = None
     """The comparison with the CPU EP that a generation must have passed."""
     embed: bool = False
+    context_io: str = "files"
+    """How context data gets from the EP and back: files or callbacks."""
     optimization: str
     """Graph optimisation level of the compile: disable-all, basic, extended, all."""
     load_check: bool = True

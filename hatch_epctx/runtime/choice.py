@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtEpDevice
 
+    from hatch_epctx.runtime.contextdata import Supply
+
 __all__ = ["REASONS", "Choice", "Rejection", "listing"]
 
 REASONS: Final = (
@@ -25,6 +27,7 @@ REASONS: Final = (
     "sdk-mismatch",
     "soc-mismatch",
     "not-simulated",
+    "callbacks-unsupported",
     "creation-failed",
     "silent-fallback",
 )
@@ -56,8 +59,6 @@ class Choice:
     """cpu, gpu or npu: of the device that will run it."""
     path: Path
     """The ONNX file, absolute; its context binaries lie beside it."""
-    digest: str
-    """SHA-256 of the ONNX file, as the manifest records it; empty where it records none."""
     provider_options: Mapping[str, str]
     """The manifest's options that loading needs, the caller's merged over them."""
     session_options: Mapping[str, str]
@@ -71,6 +72,10 @@ class Choice:
     note: str = ""
     """What the look-up did not compare (a simulator in place of the hardware), and versions that differ from those of
     the compile."""
+    content: bytes | None = field(default=None, repr=False, compare=False)
+    """The ONNX file's bytes, checked, where it is to be opened from them; `path` then need not exist."""
+    supply: Supply | None = field(default=None, repr=False, compare=False)
+    """What answers ONNX Runtime's callback for context binaries; None: the EP opens their files."""
     hold: object = field(default=None, repr=False, compare=False)
     """Keeps what `path` leads to from being collected (see `archives`): keep the choice for as long as you use it."""
     ep_device: OrtEpDevice | None = field(default=None, repr=False, compare=False)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import LookupFailure, VerificationError
 from hatch_epctx.files import read_bounded
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, MAX_BYTES, Component, Manifest, Variant, read_manifest
@@ -21,13 +22,16 @@ from hatch_epctx.runtime.locate import is_import_name, locate
 from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from hatch_epctx.manifest import Artifact
     from hatch_epctx.runtime.archives import Archive
     from hatch_epctx.runtime.verify import Verify
 
 __all__ = ["Folder", "Held", "open_folder", "open_package", "variants_of"]
 
+_CONTENT_LIMIT: Final = 1 << 31
+"""Bytes of an ONNX file: protobuf takes no more."""
 _MARK: Final = "_epctx_"
 """Part of every companion's import name."""
 
@@ -51,27 +55,55 @@ class Folder:
         """What messages call it."""
         return self.companion or self.manifest.package_name or str(self.path)
 
-    def ready(self, variant: Variant, mode: Verify) -> tuple[Path, object]:
-        """A folder on disk with the variant's files, verified, and what has to live as long as they are used.
+    def ready(self, artifacts: Sequence[Artifact], mode: Verify, *, everything: bool) -> tuple[Path, object]:
+        """A folder on disk with these files, verified, and what has to live as long as they are used.
+
+        Args:
+            artifacts: the files that ORT or the EP will open.
+            mode: when to check digests.
+            everything: these are all of them; False where the manifest records no files.
 
         Raises:
             VerificationError: a file is missing or not what the manifest says.
             LookupFailure: it has to be unpacked and cannot be.
         """
-        artifacts = variant.facts.artifacts if variant.facts is not None else ()
         if self.archive is None:
             verify_files(self.path, artifacts, mode)
             return self.path, None
-        if not artifacts:
+        if not everything:
             raise LookupFailure(
-                "records no files (made by another tool), and the archive cannot be opened by ONNX Runtime itself",
+                "records no files (made by another tool), and ONNX Runtime opens nothing inside an archive",
                 where=str(self.path),
                 remedy="Install it unpacked.",
                 reason="unverifiable",
             )
+        if not artifacts:
+            return self.path, None
         from hatch_epctx.runtime.archives import unpack
 
-        return unpack(self.archive, artifacts, mode)
+        return unpack(self.archive, tuple(artifacts), mode)
+
+    def read(self, name: str, artifact: Artifact | None) -> bytes:
+        """Content of one file, checked against its record where there is one.
+
+        Raises:
+            VerificationError: it is missing, cannot be read, or is not what the manifest says.
+        """
+        limit = artifact.size if artifact is not None else _CONTENT_LIMIT
+        if self.archive is not None:
+            data = self.archive.read(name, limit)
+        else:
+            try:
+                data = read_bounded(self.path / name, limit)
+            except OSError as error:
+                found = f"cannot be read: {error.strerror or error}"
+                raise VerificationError(found, where=str(self.path / name), reason="unreadable") from error
+        if artifact is not None and digest_bytes(data) != artifact.digest:
+            expected = f"SHA-256 {artifact.digest} as the manifest records"
+            raise VerificationError(
+                "other bytes", where=str(self.path / name), expected=expected, reason="modified-file"
+            )
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

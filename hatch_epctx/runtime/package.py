@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hatch_epctx.errors import LookupFailure, suggest
 from hatch_epctx.runtime import sessions
-from hatch_epctx.runtime.choice import Choice, Rejection, listing
+from hatch_epctx.runtime.choosing import choices, failure, log
 from hatch_epctx.runtime.folders import Folder, Held, open_package, variants_of
-from hatch_epctx.runtime.request import Fallback, Request, Verify, make_request
-from hatch_epctx.runtime.selection import Candidate, candidates, remedies, source_of
+from hatch_epctx.runtime.request import Fallback, Verify, make_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from logging import Logger
+    from collections.abc import Mapping, Sequence
     from os import PathLike
     from pathlib import Path
 
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtExecutionProviderDevicePolicy, SessionOptions
 
     from hatch_epctx.manifest import Manifest
+    from hatch_epctx.runtime.choice import Choice, Rejection
+    from hatch_epctx.runtime.contextdata import ContextData, Data
 
 __all__ = ["Package"]
-
-_NO_COMPILE = "session.disable_model_compile"
 
 
 class Package:
@@ -133,9 +130,9 @@ class Package:
             session_options=session_options,
         )
         rejected: list[Rejection] = []
-        for choice in _choices(request, rejected):
+        for choice in choices(request, rejected):
             return choice
-        raise _failure(request, rejected)
+        raise failure(request, rejected)
 
     def session(
         self,
@@ -149,6 +146,7 @@ class Package:
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
         session_options: Mapping[str, str] | SessionOptions | None = None,
+        data: Data | ContextData | None = None,
         as_bytes: bool = False,
     ) -> InferenceSession:
         """A session of the variant that `lookup` gives; `runtime.explain` tells which it was.
@@ -168,6 +166,9 @@ class Package:
             provider_options: for the EP.
             session_options: as in `lookup`, or the caller's own `onnxruntime.SessionOptions` without providers. That
                 object is changed, and serves one attempt: a creation that fails is then an error.
+            data: where context binaries come from: "files", which the EP opens itself; "callbacks", through which it
+                gets the very bytes that were checked; an application's own storage (see `contextdata`). Without it:
+                as the variant was compiled.
             as_bytes: hand the ONNX file to ORT as bytes, the very ones whose digest was checked; what it refers to
                 is still found beside it.
 
@@ -186,20 +187,24 @@ class Package:
             verify=verify,
             provider_options=provider_options,
             session_options=session_options,
+            data=data,
+            as_bytes=as_bytes,
         )
         rejected: list[Rejection] = []
-        for choice in _choices(request, rejected):
+        cause: BaseException | None = None
+        for choice in choices(request, rejected):
             try:
-                session = sessions.create(choice, request.base, as_bytes=as_bytes)
+                session = sessions.create(choice, request.base)
             except sessions.CreationFailed as failed:
                 rejected.append(failed.rejection)
+                cause = failed.cause or failed.__cause__
                 if request.fallback == "error" or request.base is not None:
                     break
-                _log().warning("%s: %s: the variant %s does not open: %s", self.name, model, choice.variant, failed)
+                log().warning("%s: %s: the variant %s does not open: %s", self.name, model, choice.variant, failed)
                 continue
             sessions.remember(session, replace(choice, rejected=tuple(rejected)))
             return session
-        raise _failure(request, rejected)
+        raise failure(request, rejected) from cause
 
     def _held(self, model: str) -> tuple[Held, ...]:
         held = variants_of(self.folders, model)
@@ -212,63 +217,3 @@ class Package:
                 reason="unknown-model",
             )
         return held
-
-
-def _choices(request: Request, rejected: list[Rejection]) -> Iterator[Choice]:
-    """Verified choices, best first, the fallback last. `rejected` grows on the way, by the caller's hand too."""
-    fitting, against = candidates(request.held, request.wish)
-    rejected.extend(against)
-    for candidate in fitting:
-        choice = _choice(request, candidate, rejected)
-        if candidate.differences:
-            _log().info("%s: %s: %s: %s", request.package, request.model, choice.variant, candidate.differences)
-        yield choice
-    source = source_of(request.held, request.wish.preference)
-    if request.fallback != "source" or source is None or any(c.variant is source.variant for c in fitting):
-        return
-    choice = _choice(replace(request, provider={}), source, rejected)
-    text = "%s: %s: using the source model on the CPU:\n%s"
-    _log().warning(text, request.package, request.model, listing(rejected))
-    yield replace(choice, fallback=True)
-
-
-def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -> Choice:
-    variant, folder = candidate.variant, candidate.folder
-    artifacts = variant.facts.artifacts if variant.facts is not None else ()
-    place, hold = folder.ready(variant, request.verify)
-    compiled = variant.facts is None or variant.facts.kind == "compiled"
-    guard = {_NO_COMPILE: "1"} if compiled else {}
-    return Choice(
-        model=request.model,
-        variant=variant.name,
-        ep=variant.ep,
-        device=candidate.device,
-        path=place / variant.model_file,
-        digest=next((a.digest for a in artifacts if a.path == variant.model_file), ""),
-        provider_options=MappingProxyType({**variant.provider_options, **request.provider}),
-        session_options=MappingProxyType({**guard, **variant.session_options, **request.entries}),
-        rejected=tuple(rejected),
-        package=folder.package,
-        note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
-        hold=hold,
-        ep_device=candidate.ep_device,
-    )
-
-
-def _failure(request: Request, rejected: list[Rejection]) -> LookupFailure:
-    remedy = remedies(request.held, rejected)
-    if request.fallback == "source" and source_of(request.held, request.wish.preference) is None:
-        remedy += f"{' ' if remedy else ''}The package ships no source model to fall back on (ship-source)."
-    return LookupFailure(
-        "no variant can be used on this machine",
-        where=f"{request.package}.{request.model}",
-        remedy=remedy,
-        reason=rejected[0].reason if len({r.reason for r in rejected}) == 1 else "no-variant",
-        detail=listing(rejected),
-    )
-
-
-def _log() -> Logger:
-    import logging
-
-    return logging.getLogger("hatch_epctx")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from hatch_epctx.errors import LookupFailure, suggest
 from hatch_epctx.runtime import plugins
+from hatch_epctx.runtime.contextdata import ContextData, Data, is_storage
 from hatch_epctx.runtime.options import as_texts
 from hatch_epctx.runtime.preference import preference
 from hatch_epctx.runtime.selection import Wish
@@ -38,6 +39,9 @@ class Request:
     entries: Mapping[str, str]
     base: SessionOptions | None = None
     """The caller's own SessionOptions, changed by the first attempt."""
+    data: Data | ContextData | None = None
+    """Where context binaries come from; None: as the variant was compiled."""
+    as_bytes: bool = False
 
 
 def make_request(
@@ -53,6 +57,8 @@ def make_request(
     verify: str,
     provider_options: Mapping[str, str] | None,
     session_options: Mapping[str, str] | SessionOptions | None,
+    data: Data | ContextData | None = None,
+    as_bytes: bool = False,
 ) -> Request:
     """Check a call's arguments.
 
@@ -63,6 +69,8 @@ def make_request(
     _check_words(fallback=(fallback, get_args(Fallback)), verify=(verify, get_args(Verify)))
     if device is not None:
         _check_words(device=(device, ("cpu", "gpu", "npu")))
+    if data is not None and not is_storage(data):
+        _check_words(data=(str(data), (*get_args(Data), "an object with a method read(name, digest, size)")))
     if fallback == "compile":
         raise LookupFailure(
             "fallback='compile' is not available in this version",
@@ -87,6 +95,8 @@ def make_request(
         provider=as_texts(provider_options, "provider_options"),
         entries=entries,
         base=base,
+        data=data,
+        as_bytes=as_bytes,
     )
 
 

@@ -6,11 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import LookupFailure, VerificationError
-from hatch_epctx.files import read_bounded
 from hatch_epctx.runtime import plugins
 from hatch_epctx.runtime.choice import Rejection
+from hatch_epctx.runtime.contextdata import supports_callbacks
 from hatch_epctx.runtime.options import session_options
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from onnxruntime.capi.onnxruntime_pybind11_state import SessionOptions
 
     from hatch_epctx.runtime.choice import Choice
+    from hatch_epctx.runtime.contextdata import Supply
 
 __all__ = ["CreationFailed", "create", "explain", "remember"]
 
@@ -31,65 +31,75 @@ class CreationFailed(Exception):  # a finding; the look-up goes on or turns it i
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.text)
         self.rejection = rejection
+        self.cause: BaseException | None = None
+        """What the application's own storage raised, if that was it."""
 
 
-_MODEL_LIMIT: Final = 1 << 31
-"""Bytes of an ONNX file: protobuf takes no more."""
 _BESIDE: Final = ("ep.context_file_path", "session.model_external_initializers_file_folder_path")
 """Where ORT looks for what a model that comes as bytes refers to: context binaries by the ONNX file's path, external
 weights by its folder (ORT 1.32, onnxruntime_session_options_config_keys.h)."""
 
 
-def create(choice: Choice, base: SessionOptions | None, *, as_bytes: bool = False) -> InferenceSession:
-    """The session of a choice.
+def create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
+    """The session of a choice. `base` is the caller's own SessionOptions and is changed.
 
     ORT's Python class retries a failed creation, and a failed run, on the CPU EP: that is switched off.
 
-    Args:
-        choice: what to open.
-        base: the caller's own SessionOptions; it is changed.
-        as_bytes: read the ONNX file here and hand its bytes on.
-
     Raises:
-        CreationFailed: reason creation-failed, or silent-fallback when another EP took the session over.
+        CreationFailed: reason creation-failed; callbacks-unsupported when ORT or the EP has no callbacks and the
+            choice wants them; silent-fallback when another EP took the session over.
         LookupFailure: reason bad-option.
-        VerificationError: the ONNX file's bytes are not what the manifest says.
+        VerificationError: what a callback would have given is not what the manifest says.
     """
     ort = plugins.import_onnxruntime()
     entries = dict(choice.session_options)
-    model: str | bytes = str(choice.path)
-    if as_bytes:
-        model = _bytes_of(choice)
+    if choice.content is not None:
         entries |= dict(zip(_BESIDE, (str(choice.path), str(choice.path.parent)), strict=True))
     options = session_options(ort, entries, base)
+    if choice.supply is not None:
+        _register(ort, options, choice, choice.supply)
     arguments: dict[str, Any] = {"enable_fallback": 0}
     try:
         if choice.ep_device is not None:
             options.add_provider_for_devices([choice.ep_device], dict(choice.provider_options))
         else:
             arguments["providers"] = [(choice.ep, dict(choice.provider_options))]
+        model = choice.content if choice.content is not None else str(choice.path)
         session: InferenceSession = ort.InferenceSession(model, options, **arguments)
     except Exception as error:  # ORT's errors have no common base below Exception
-        note = f" ({choice.note})" if choice.note else ""
-        raise CreationFailed(_rejection(choice, "creation-failed", f"ONNX Runtime: {error}{note}")) from error
+        raise _failed(choice, error) from error
+    _check(choice, session)
+    return session
+
+
+def _register(ort: Any, options: SessionOptions, choice: Choice, supply: Supply) -> None:
+    if not supports_callbacks(ort):
+        text = f"onnxruntime {ort.__version__} has no EPContext data callbacks; 1.31 is the first that does"
+        raise CreationFailed(_rejection(choice, "callbacks-unsupported", text))
+    options.set_ep_context_data_read_func(supply, supply.limit)
+
+
+def _failed(choice: Choice, error: Exception) -> Exception:
+    cause = choice.supply.failure if choice.supply is not None else None
+    if isinstance(cause, VerificationError):
+        return cause
+    reason = "callbacks-unsupported" if "does not support the registered EPContext data" in str(error) else ""
+    note = f" ({choice.note})" if choice.note else ""
+    failed = CreationFailed(_rejection(choice, reason or "creation-failed", f"ONNX Runtime: {error}{note}"))
+    failed.cause = cause
+    return failed
+
+
+def _check(choice: Choice, session: InferenceSession) -> None:
+    """Refuse a session that is not what was asked for."""
     providers = session.get_providers()
     if not providers or providers[0] != choice.ep:
         text = f"the session runs on {', '.join(providers) or 'nothing'} and not on {choice.ep}"
         raise CreationFailed(_rejection(choice, "silent-fallback", text))
-    return session
-
-
-def _bytes_of(choice: Choice) -> bytes:
-    """Content of the ONNX file, checked against the digest that the manifest records."""
-    try:
-        data = read_bounded(choice.path, _MODEL_LIMIT)
-    except OSError as error:
-        found = f"cannot be read: {error.strerror or error}"
-        raise VerificationError(found, where=str(choice.path), reason="unreadable") from error
-    if choice.digest and digest_bytes(data) != choice.digest:
-        expected = f"{choice.digest} as the manifest records"
-        raise VerificationError("other bytes", where=str(choice.path), expected=expected, reason="modified-file")
-    return data
+    missed = choice.supply.names - choice.supply.served if choice.supply is not None else ()
+    if missed:
+        text = f"{choice.ep} made a session without asking for its context data {', '.join(sorted(missed))}"
+        raise CreationFailed(_rejection(choice, "callbacks-unsupported", text))
 
 
 def _rejection(choice: Choice, reason: str, text: str) -> Rejection:

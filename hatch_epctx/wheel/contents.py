@@ -167,6 +167,7 @@ def _group(variant: Variant, found: Mapping[str, Any]) -> dict[str, Any]:
 def _options(variant: Variant) -> dict[str, Any]:
     """Effective options of the compile, for people and tools; a path stands as the word "file" or "folder"."""
     return {
+        "context_io": variant.context_io,
         "embed": variant.embed,
         "free_dimensions": dict(variant.free_dimensions),
         "free_dimension_denotations": dict(variant.free_dimension_denotations),

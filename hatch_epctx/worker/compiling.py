@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.files import atomic_write, read_bounded, remove_tree
-from hatch_epctx.worker import graphs, validating
+from hatch_epctx.worker import contextio, graphs, validating
 from hatch_epctx.worker.coverage import coverage, left_operators, nodes_left
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.probing import ep_version
@@ -118,9 +118,11 @@ def run_compiler(job: Job, ep: Ep, source: Source) -> None:
     """ModelCompiler: the job's model to its output.
 
     Raises:
-        TaskError: no-node or ep-error.
+        TaskError: no-node, ep-error or callbacks-unsupported.
     """
     embed = job.get("embed", False)
+    before = {path.name for path in Path().iterdir()}
+    received = None
     path = Path(job.get("model", MODEL_NAME))
     inline = embed and weights_size(source, path.parent) <= INLINE_LIMIT
     try:
@@ -133,13 +135,21 @@ def run_compiler(job: Job, ep: Ep, source: Source) -> None:
             flags=ep.runtime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
             graph_optimization_level=level(ep.runtime, job.get("optimization", "basic")),
         )
+        if contextio.wants_callbacks(job):
+            received = contextio.receive(job, compiler, ep.runtime)
         compiler.compile_to_file(_output(job))
+    except TaskError:
+        raise
     except Exception as error:  # ONNX Runtime has an exception class per status, below RuntimeError and Exception
         raise _compile_fault(job, ep, source, error) from error
+    if received is not None:
+        received.check(job, {*before, _output(job), weights_name(_output(job))})
 
 
 def _compile_fault(job: Job, ep: Ep, source: Source, error: Exception) -> TaskError:
     text = describe(error)
+    if refused := contextio.refusal(job, text):
+        return refused
     tried = job.get("optimization", "basic")
     others = ", ".join(f"'{name}'" for name in ("basic", "disable-all", "extended", "all") if name != tried)
     if "Unable to compile any nodes" in text:

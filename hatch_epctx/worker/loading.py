@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hatch_epctx.worker import contextio
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.feeds import UNKNOWN_SIZES, feeds, is_dynamic, not_generated
 from hatch_epctx.worker.protocol import CONTEXT_NAME, Result
@@ -78,8 +79,14 @@ def _open(job: Job, ep: Ep) -> Any:
     try:
         # Relative, from the folder that holds the model: context binaries resolve against its folder.
         options = session_options(job, ep, overrides=False)
+        if contextio.wants_callbacks(job) and path.name == CONTEXT_NAME:
+            contextio.give_back(job, options, ep.runtime, path.absolute().parent)
         return ep.runtime.InferenceSession(str(path), options, enable_fallback=0)
+    except TaskError:
+        raise
     except Exception as error:  # ONNX Runtime has an exception class per status
+        if refused := contextio.refusal(job, describe(error)):
+            raise refused from error
         raise TaskError(
             "load-failed",
             f"{ep.name} cannot open the model: {describe(error)}",

@@ -103,6 +103,7 @@ Reason = Literal[
     "load-failed",
     "run-failed",
     "fallback",
+    "callbacks-unsupported",
     "bad-inputs",
     "check-failed",
 ]
@@ -126,6 +127,7 @@ too-large          beyond protobuf's 2 GiB
 load-failed        the compiled model cannot be opened
 run-failed         it opens, and its first inference fails
 fallback           it opens on other EPs than the asked one
+callbacks-unsupported  ONNX Runtime or the EP has no EPContext data callbacks, and they were asked for
 bad-inputs         a file of inputs that does not fit the model
 check-failed       its outputs differ from the source's beyond the tolerance
 """
@@ -183,6 +185,8 @@ class Job(TypedDict, total=False):
     optimization: str
     """disable-all, basic, extended, all: of the compile, or of the load for task load."""
     embed: bool
+    context_io: str
+    """files or callbacks: how context data gets from the EP to the job's folder and back. Files when left out."""
     model: str
     """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for the rest."""
     output: str
