@@ -117,12 +117,6 @@ def test_another_store_object_scans_nothing_either(reader: Reader, model: Path) 
     assert fresh.scans == 0
 
 
-def test_nothing_is_started_where_nothing_may_be(reader: Reader, model: Path) -> None:
-    with pytest.raises(ModelError, match=r"detector\.onnx was never read before"):
-        read_source(model, place=PLACE, store=reader.store, scan=reader.scan, recalled_only=True)
-    assert reader.scans == 0
-
-
 def test_a_missing_model(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "models" / "detector.onnx"
     text = reader.refuse(path, "missing-model")

@@ -7,7 +7,7 @@ identity, `progress` says what goes on, `records` are what callers get.
 
 from __future__ import annotations
 
-from hatch_epctx.pipeline.core import Pipeline, providers_of
+from hatch_epctx.pipeline.core import Pipeline
 from hatch_epctx.pipeline.history import last_key
 from hatch_epctx.pipeline.obtaining import ATTEMPTS
 from hatch_epctx.pipeline.preparing import Preparer
@@ -26,7 +26,6 @@ __all__ = [
     "Report",
     "Status",
     "last_key",
-    "providers_of",
     "raise_all",
     "relock",
     "silent",

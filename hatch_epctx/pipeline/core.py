@@ -21,14 +21,13 @@ from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hatch_epctx.config import Project, Variant
     from hatch_epctx.lockfile import Drift, Lock
-    from hatch_epctx.providers import Provider
     from hatch_epctx.remote.client import Remote
 
-__all__ = ["Pipeline", "providers_of"]
+__all__ = ["Pipeline"]
 
 _PAUSE: Final = 0.05
 """Seconds between two looks at threads that are being stopped."""
@@ -169,8 +168,3 @@ class Pipeline:
     def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
         """(identity, document) of the variant's last build on this machine."""
         return self._history.last(variant)
-
-
-def providers_of(variants: Iterable[Variant]) -> tuple[Provider, ...]:
-    """The EPs that the variants use, each once, in order of first use."""
-    return tuple({variant.provider.key: variant.provider for variant in variants}.values())

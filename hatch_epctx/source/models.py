@@ -52,9 +52,7 @@ class SourceModel:
     scan: ScannedModel
 
 
-def read_source(
-    path: Path, *, place: str, store: Store, scan: Callable[[Path, str], ScannedModel], recalled_only: bool = False
-) -> SourceModel:
+def read_source(path: Path, *, place: str, store: Store, scan: Callable[[Path, str], ScannedModel]) -> SourceModel:
     """Digest the model at `path` with its external data and recall or make its facts.
 
     Args:
@@ -63,7 +61,6 @@ def read_source(
         store: remembers digests by file and facts by digest.
         scan: reads the facts of an ONNX file with this digest in a fresh process; called only for bytes not seen
             before.
-        recalled_only: refuse to scan (nothing may be started).
 
     Raises:
         ModelError: missing, not a file, empty, a Git-LFS pointer, too large, no valid ONNX, compiled already, or
@@ -81,20 +78,9 @@ def read_source(
     digest = _digest(store, path, place)
     facts = store.recall("scan", f"{digest}-{FORMAT}")
     if facts is None:
-        if recalled_only:
-            raise ModelError(f"{path.name} was never read before", where=place, reason="not-scanned")
         facts = cast("dict[str, object]", scan(path, digest))
         store.remember("scan", f"{digest}-{FORMAT}", facts)
     scanned = cast("ScannedModel", facts)
-    if scanned["context_sources"]:
-        makers = ", ".join(sorted(set(scanned["context_sources"])))
-        raise ModelError(
-            f"{path.name} is compiled already: it holds EPContext nodes of {makers}",
-            where=place,
-            expected="the source model that it was compiled from",
-            remedy="Name the original ONNX file; a compiled model cannot be compiled again.",
-            reason="compiled-source",
-        )
     external = tuple(
         (location, _external_digest(path, location, place, store)) for location in scanned["external_data"]
     )
