@@ -96,10 +96,14 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
     def _project(self, state: State) -> Project:
         """The project with the variants that its wheel holds; an editable install has all of them."""
         from hatch_epctx.config import load_project
-        from hatch_epctx.frontend import without_companions
+        from hatch_epctx.frontend import missing_extras, without_companions
 
         project = load_project(Path(self.root), hook=dict(self.config), environ=os.environ, state=state)
-        return project if state == "editable" else without_companions(project)
+        if state == "editable":
+            return project
+        for warning in missing_extras(project, self.metadata.version):
+            self._warn(warning)
+        return without_companions(project)
 
     def _tag(self, project: Project, build_data: dict[str, Any]) -> None:
         """Give the wheel its platform; interpreter and ABI stay what another hook made them."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from frontend_support import NAMES, Workers, environment_like_this_one, front_end, run_front_end
 from packages_support import BY_NAME, SAMPLES, Sample, expected, held, sdist_files, tree_of, variants
-from support import REPOSITORY
+from support import REPOSITORY, epctx
 
 from hatch_epctx.runtime import open as open_package
 from hatch_epctx.runtime.verify import verify_files
@@ -230,3 +230,96 @@ def test_installed_trees_verify_wherever_they_are_moved(tmp_path: Path) -> None:
     package = open_package(moved / "acme_two")
     assert package.models == ("detector",)
     verify_files(package.path, package.manifest.artifacts(), "always")
+
+
+@pytest.mark.parametrize("name", ["hatch-platforms", "setuptools-platforms"])
+def test_split_by_platform(name: str, tmp_path: Path) -> None:
+    """A wheel for one platform has the portable targets too; a front end told the same makes the same wheel."""
+    sample = BY_NAME[name]
+    root = sample.copy(tmp_path / "checkout")
+    out = tmp_path / "dist"
+    env = {"SOURCE_DATE_EPOCH": "1700000000"}
+    run = epctx("build", "-C", root, "--split", "--out", out, "--json", env=env)
+    wheels = {item["split"]: Path(item["path"]) for item in run.json["wheels"]}
+    assert {tag: wheel.name for tag, wheel in wheels.items()} == {
+        tag: f"acme_vision-1.2.3-py3-none-{tag}.whl" for tag in ("win_arm64", "manylinux_2_28_x86_64", "any")
+    }
+    held_by = {tag: variants(held(wheel, sample.folder)) for tag, wheel in wheels.items()}
+    assert held_by == {
+        "win_arm64": ["anywhere", "windows", "source"],
+        "manylinux_2_28_x86_64": ["anywhere", "linux", "source"],
+        "any": ["anywhere", "source"],
+    }
+    told = {**env, "EPCTX_TARGETS": "anywhere,windows", "EPCTX_PLATFORM": "win_arm64"}
+    same = front_end("pip", root, out=tmp_path / "same", env=told)
+    assert same.wheel.read_bytes() == wheels["win_arm64"].read_bytes()
+
+
+def test_split_by_target(tmp_path: Path) -> None:
+    sample = BY_NAME["hatch-platforms"]
+    root = sample.copy(tmp_path / "checkout")
+    epctx("build", "-C", root, "--split", "target", "--targets", "anywhere,windows", "--out", tmp_path / "dist")
+    assert sorted(path.relative_to(tmp_path / "dist").as_posix() for path in tmp_path.rglob("dist/*/*")) == [
+        "anywhere/acme_vision-1.2.3-py3-none-any.whl",
+        "windows/acme_vision-1.2.3-py3-none-win_arm64.whl",
+    ]
+    (wheel,) = (tmp_path / "dist" / "windows").iterdir()
+    assert variants(held(wheel, sample.folder)) == ["windows", "source"]
+
+
+def test_a_failing_backend_is_a_message(tmp_path: Path) -> None:
+    sample = BY_NAME["hatch-platforms"]
+    root = sample.copy(tmp_path / "checkout")
+    pyproject = root / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text() + '\n[tool.epctx.wheel]\nmax-size = "1KiB"\nmax-size-error = true\n')
+    run = epctx("build", "-C", root, "--split", "--out", tmp_path / "dist", check=False)
+    assert run.code == 4
+    assert "the build backend hatchling.build failed in build_wheel" in run.err
+    assert "tool.epctx.wheel.max-size: acme_vision-1.2.3-py3-none-" in run.err
+    pyproject.write_text(pyproject.read_text().replace('"hatchling.build"', '"not_installed.build"'))
+    run = epctx("build", "-C", root, "--split", "--out", tmp_path / "dist", check=False)
+    found = (
+        "build backend not_installed.build cannot be imported (ModuleNotFoundError: No module named 'not_installed')"
+    )
+    assert f"{found}. Install it: pip install 'hatchling'" in run.err
+
+
+def test_companions_are_packages_that_the_look_up_finds(tmp_path: Path) -> None:
+    sample = BY_NAME["hatch-companions"]
+    root = sample.copy(tmp_path / "checkout")
+    main = front_end("pip", root, out=tmp_path / "dist")
+    assert variants(held(main.wheel, sample.folder)) == ["small", "source"]
+    advice = "no extra asks for acme-vision-epctx-huge: add to [project.optional-dependencies] "
+    advice += 'huge = ["acme-vision-epctx-huge==1.2.3"]'
+    assert f"epctx: warning: {advice}" in main.output
+    run = epctx("build", "-C", root, "--companions", "--out", tmp_path / "dist", "--json")
+    assert run.err.count("no extra asks for") == 1
+    assert advice in run.err
+    wheels = {item["companion"]: Path(item["path"]) for item in run.json["wheels"]}
+    assert {name: wheel.name for name, wheel in wheels.items()} == {
+        "acme-vision-epctx-big": "acme_vision_epctx_big-1.2.3-py3-none-any.whl",
+        "acme-vision-epctx-huge": "acme_vision_epctx_huge-1.2.3-py3-none-any.whl",
+    }
+    assert variants(held(wheels["acme-vision-epctx-big"], "acme_vision_epctx_big/_epctx/")) == ["big-1", "big-2"]
+    before = {name: wheel.read_bytes() for name, wheel in wheels.items()}
+    epctx("build", "-C", root, "--companions", "--out", tmp_path / "dist")
+    assert {name: wheel.read_bytes() for name, wheel in wheels.items()} == before
+    python = environment_like_this_one(tmp_path / "environment")
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index", "--find-links"]
+    subprocess.run([*command, tmp_path / "dist", "acme-vision[big]"], check=True)
+    code = "from hatch_epctx import runtime\nprint(*runtime.open('acme_vision').variants('detector'))"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    run_code = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run_code.stdout.split() == ["small", "source", "big-1", "big-2"]
+    with zipfile.ZipFile(wheels["acme-vision-epctx-big"]) as archive:
+        metadata = archive.read("acme_vision_epctx_big-1.2.3.dist-info/METADATA").decode()
+    assert "License-Expression: MIT\n" in metadata
+    assert "Requires-Dist: acme-vision==1.2.3\n" in metadata
+
+
+def test_wheels_need_a_folder_and_companions_a_declaration(tmp_path: Path) -> None:
+    root = BY_NAME["hatch-src"].copy(tmp_path / "checkout")
+    run = epctx("build", "-C", root, "--split", check=False)
+    assert (run.code, "--split: no folder is named. Add --out DIR for the wheels." in run.err) == (2, True)
+    run = epctx("build", "-C", root, "--companions", "--out", tmp_path / "out", check=False)
+    assert (run.code, "--companions: no selected target goes into a data package" in run.err) == (2, True)

@@ -71,8 +71,16 @@ def plan(parser: ArgumentParser) -> None:
 
 def build(parser: ArgumentParser) -> None:
     """Arguments of `epctx build`."""
-    text = "write the package folder here; an earlier one is replaced"
+    text = "write the package folder here, an earlier one is replaced; with --split or --companions, wheels"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
+    parser.add_argument(
+        "--split",
+        nargs="?",
+        const="platform",
+        choices=("platform", "target"),
+        help="build a wheel for each platform (the default) or each target into --out",
+    )
+    parser.add_argument("--companions", action="store_true", help="build the data packages of targets into --out")
     parser.add_argument("--locked", action="store_true", help="fail when anything differs from epctx.lock")
     project(parser)
     selection(parser)

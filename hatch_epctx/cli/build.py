@@ -1,4 +1,4 @@
-"""`epctx build`: bring every variant into the store; with --out, write the package folder."""
+"""`epctx build`: bring every variant into the store; with --out, write the package folder, or wheels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from hatch_epctx.cli.output import complain, emit_json, say, size, table
 from hatch_epctx.cli.projects import described, open_pipeline
+from hatch_epctx.cli.wheels import write_wheels
+from hatch_epctx.errors import ConfigError
 from hatch_epctx.findings import coverage_in_words, left_in_words
 from hatch_epctx.frontend import project_version, refresh
 from hatch_epctx.manifest import ROLES
@@ -21,27 +23,40 @@ __all__ = ["build"]
 
 
 def build(options: Namespace) -> int:
-    """Compile what changed. A failed variant stops no other one; the folder is written when none failed."""
+    """Compile what changed. A failed variant stops no other one; what goes to --out is written when none failed."""
+    wheels_wanted = bool(options.split or options.companions)
+    if wheels_wanted and options.out is None:
+        where = "--split" if options.split else "--companions"
+        raise ConfigError("no folder is named", where=where, remedy="Add --out DIR for the wheels.", reason="no-out")
     pipeline = open_pipeline(options)
-    if options.out is not None:
+    if options.out is not None and not wheels_wanted:
         check_out(options.out)
     with pipeline.build() as built:
-        if options.json:
-            emit_json(options, {"variants": [described(pipeline, entry) for entry in built.entries]})
-        else:
+        described_ = {"variants": [described(pipeline, entry) for entry in built.entries]}
+        if not options.json:
             _print(built)
-        built.raise_for_failures()
-        if options.out is not None:
-            written = replace_package(built, options.out, version=project_version(pipeline.project, os.environ))
-            if written is None:
-                complain(f"warning: every variant was skipped: {options.out} was not written")
-            elif not options.json:
-                say(f"wrote {options.out}")
+        try:
+            built.raise_for_failures()
+            if wheels_wanted:
+                described_["wheels"] = list(write_wheels(built, options))
+            elif options.out is not None:
+                _write_folder(built, options)
+        finally:
+            if options.json:
+                emit_json(options, described_)
         plan = refresh(built, environ=os.environ)
         if plan is not None and not options.json:
             variants = sum(len(component.variants) for component in plan.manifest.components)
             say(f"the editable install of {built.project.settings.package} has these {variants} variants now")
     return 0
+
+
+def _write_folder(built: Build, options: Namespace) -> None:
+    written = replace_package(built, options.out, version=project_version(built.project, os.environ))
+    if written is None:
+        complain(f"warning: every variant was skipped: {options.out} was not written")
+    elif not options.json:
+        say(f"wrote {options.out}")
 
 
 def _print(built: Build) -> None:

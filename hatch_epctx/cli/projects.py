@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hatch_epctx.lockfile import Lock
     from hatch_epctx.pipeline import Entry
 
-__all__ = ["described", "find_variant", "open_pipeline", "why"]
+__all__ = ["described", "environment_of", "find_variant", "open_pipeline", "why"]
 
 _SETTINGS = ("targets", "models", "jobs")
 """Arguments that stand for the environment variable EPCTX_<NAME>."""
@@ -38,6 +38,17 @@ def open_pipeline(options: Namespace, *, locked: bool | None = None, lock: Lock 
         VerificationError: the build is locked, and there is no lock.
         StoreError: the store cannot be used.
     """
+    environ = environment_of(options, locked=locked)
+    project = load_project(options.project, environ=environ, state="wheel")
+    store = Store(project.environment.cache_dir)
+    lines = progress(options, project.environment.log)
+    lines.debug(f"project {project.name} {project.version} in {project.root}")
+    lines.debug(f"store {store.root}{' (read-only)' if store.read_only else ''}, {project.environment.jobs} jobs")
+    return Pipeline(project, store, report=lines, lock=lock)
+
+
+def environment_of(options: Namespace, *, locked: bool | None = None) -> dict[str, str]:
+    """The environment with the command line's settings over it."""
     environ = dict(os.environ)
     for name in _SETTINGS:
         value = getattr(options, name, None)
@@ -45,12 +56,7 @@ def open_pipeline(options: Namespace, *, locked: bool | None = None, lock: Lock 
             environ[f"EPCTX_{name.upper()}"] = value
     if locked is not None or getattr(options, "locked", False):
         environ["EPCTX_LOCKED"] = "0" if locked is False else "1"
-    project = load_project(options.project, environ=environ, state="wheel")
-    store = Store(project.environment.cache_dir)
-    lines = progress(options, project.environment.log)
-    lines.debug(f"project {project.name} {project.version} in {project.root}")
-    lines.debug(f"store {store.root}{' (read-only)' if store.read_only else ''}, {project.environment.jobs} jobs")
-    return Pipeline(project, store, report=lines, lock=lock)
+    return environ
 
 
 def find_variant(pipeline: Pipeline, name: str, *, where: str) -> Variant:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from hatch_epctx.config.available import UNAVAILABLE, refusal
 from hatch_epctx.config.errors import raise_all
+from hatch_epctx.config.scalars import is_platform_tag
 from hatch_epctx.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
         "EPCTX_JOBS": "Compiles at the same time; the number of usable cores when not set.",
         "EPCTX_TARGETS": "Globs of targets to build, by commas or spaces; shipped sources ride along.",
         "EPCTX_MODELS": "Globs of models to build, by commas or spaces.",
+        "EPCTX_PLATFORM": "Platform tag of the wheel, in place of [tool.epctx.wheel] platform.",
         "EPCTX_SKIP": "1: the build hook does nothing.",
         "EPCTX_OFFLINE": "1: hits only; a miss is an error.",
         "EPCTX_LOCKED": "1: fail when anything differs from epctx.lock.",
@@ -87,6 +89,8 @@ class Environment:
     """Globs; empty: all."""
     models: tuple[str, ...] = ()
     """Globs; empty: all."""
+    platform: str = ""
+    """Platform tag of the wheel; empty: as the project says."""
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -106,6 +110,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         "log": _level,
         "targets": _globs,
         "models": _globs,
+        "platform": _platform,
     }
     read: dict[str, object] = {}
     for key, reader in readers.items():
@@ -169,6 +174,12 @@ def _folder(name: str, value: str) -> Path:
         remedy = "Front ends build in folders of their own, so that a relative one would be another each time."
         raise _bad(name, value, "an absolute path", remedy)
     return path
+
+
+def _platform(name: str, value: str) -> str:
+    if not is_platform_tag(value):
+        raise _bad(name, value, "'any' or a tag such as 'win_arm64' or 'manylinux_2_28_x86_64'")
+    return value
 
 
 def _globs(name: str, value: str) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ class Project:
     """The version as declared; "0" where pyproject.toml leaves it to the build back end."""
     licence: str = ""
     """The project's licence as declared: an SPDX expression or free text; empty where pyproject.toml gives none."""
+    extras: Mapping[str, tuple[str, ...]] | None = None
+    """Requirements by extra as declared; None where pyproject.toml leaves them to the build back end."""
     settings: Settings
     variants: tuple[Variant, ...]
     """Selected variants: models in the order of their declaration, of each its targets in theirs, its source last."""
@@ -106,6 +108,7 @@ def load_project(
         name=name,
         version=version if isinstance(version, str) else "0",
         licence=_licence(document),
+        extras=_extras(document),
         settings=settings,
         variants=variants,
         declared=tuple(variant.name for variant in every),
@@ -186,6 +189,14 @@ def _default_package(root: Path, name: str) -> str:
 def _project_name(document: Mapping[str, Any]) -> str:
     name = _table(document, "project").get("name", "")
     return name if isinstance(name, str) else ""
+
+
+def _extras(document: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]] | None:
+    project = _table(document, "project")
+    if not project or "optional-dependencies" in _texts(project.get("dynamic")):
+        return None
+    found = _table(document, "project.optional-dependencies")
+    return {name: _texts(requirements) for name, requirements in found.items()}
 
 
 def _licence(document: Mapping[str, Any]) -> str:

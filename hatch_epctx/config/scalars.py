@@ -35,6 +35,7 @@ __all__ = [
     "Strings",
     "TargetName",
     "check_name",
+    "is_platform_tag",
 ]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -138,8 +139,13 @@ def _read_age(value: object) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def is_platform_tag(text: str) -> bool:
+    """Whether `text` is "any" or the platform tag of a wheel."""
+    return _TAG.match(text) is not None
+
+
 def _check_tag(tag: str) -> str:
-    if not _TAG.match(tag):
+    if not is_platform_tag(tag):
         proposal = re.sub(r"[-.]", "_", tag.lower())
         hint = f"Did you mean {proposal!r}?" if proposal != tag and _TAG.match(proposal) else ""
         raise bad(

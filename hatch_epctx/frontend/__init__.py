@@ -2,16 +2,26 @@
 
 from hatch_epctx.frontend.backend import Backend, project_version
 from hatch_epctx.frontend.building import build_project, without_companions
+from hatch_epctx.frontend.companions import Companion, build_companions, companions_of, missing_extras
 from hatch_epctx.frontend.editable import add_pointer, refresh
 from hatch_epctx.frontend.requirements import dynamic_requirements
 from hatch_epctx.frontend.sources import SourceFile, source_files
+from hatch_epctx.frontend.splitting import Part, Split, build_parts, parts_of
 
 __all__ = [
     "Backend",
+    "Companion",
+    "Part",
     "SourceFile",
+    "Split",
     "add_pointer",
+    "build_companions",
+    "build_parts",
     "build_project",
+    "companions_of",
     "dynamic_requirements",
+    "missing_extras",
+    "parts_of",
     "project_version",
     "refresh",
     "source_files",

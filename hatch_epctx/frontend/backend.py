@@ -19,12 +19,13 @@ from hatch_epctx.errors import ToolchainError
 from hatch_epctx.process import run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hatch_epctx.config import Project
 
 __all__ = ["Backend", "project_version"]
 
+_WARNING: Final = "epctx: warning: "
 _LINES: Final = 30
 """Lines of a failed backend's output that a message shows."""
 
@@ -39,16 +40,18 @@ class Backend:
     Args:
         root: the folder with pyproject.toml.
         environ: environment variables that it sees.
+        report: gets the warnings of this project's own that its output has, one line each.
 
     Raises:
         ConfigError: pyproject.toml cannot be read.
     """
 
-    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, environ: Mapping[str, str], *, report: Callable[[str], None] | None = None) -> None:
         system = build_system(root)
         self._name = system.backend
         self._root = root
         self._environ = dict(environ)
+        self._report = report
         self._hooks = BuildBackendHookCaller(
             str(root),
             system.backend,
@@ -86,13 +89,17 @@ class Backend:
             self._refuse(f"failed in {hook}", "", "\n".join(str(error).splitlines()[-_LINES:]))
         except BackendUnavailable as error:
             requires = " ".join(f"'{text}'" for text in build_system(self._root).requires)
-            self._refuse("cannot be imported", f"Install it: pip install {requires}", error.traceback or "")
+            why = "".join((error.traceback or "").splitlines()[-1:])
+            self._refuse(f"cannot be imported ({why})", f"Install it: pip install {requires}", "")
 
     def _run(self, cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
         environ = {**self._environ, **self._settings, **(extra_environ or {})}
         done = run_tool(cmd, cwd=Path(cwd or os.curdir), environ=environ)
         if done.exit_code:
             raise _Failed(done.output)
+        for line in done.output.splitlines():
+            if self._report is not None and _WARNING in line:
+                self._report(line[line.index(_WARNING) :])
 
     def _refuse(self, found: str, remedy: str, detail: str) -> NoReturn:
         raise ToolchainError(

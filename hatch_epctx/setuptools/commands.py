@@ -120,18 +120,22 @@ class build_epctx(Command):  # noqa: N801  # setuptools names commands so
             if read_environment(os.environ).skip:
                 self.warn_user("EPCTX_SKIP is set: there will be no compiled models")
                 return
-            project = self.project("editable" if self.editable_mode else "wheel")
+            project = self.project("editable" if self.editable_mode else "wheel", warn=True)
             self.built = build_project(project, lambda line: self.announce(line, logging.INFO))
             if not self.editable_mode and not self.into_wheel:
                 write_package(self.built, self._folder(), version=self.version)
 
-    def project(self, state: State) -> Project:
+    def project(self, state: State, *, warn: bool = False) -> Project:
         """The project with the variants that its wheel holds; an editable install has all of them."""
         from hatch_epctx.config import load_project
-        from hatch_epctx.frontend import without_companions
+        from hatch_epctx.frontend import missing_extras, without_companions
 
         project = load_project(self.root, environ=os.environ, state=state)
-        return project if state == "editable" else without_companions(project)
+        if state == "editable":
+            return project
+        for warning in missing_extras(project, self.version) if warn else ():
+            self.warn_user(warning)
+        return without_companions(project)
 
     def platform(self) -> str:
         """Platform tag that the configuration gives the wheel."""

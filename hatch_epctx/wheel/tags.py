@@ -21,16 +21,17 @@ ANY: Final = "any"
 
 
 def platform_of(settings: Settings, variants: Iterable[Variant]) -> str:
-    """The platform tag of a wheel that holds `variants`.
+    """The platform tag of a wheel that holds `variants`: EPCTX_PLATFORM, else the project's, else the targets'.
 
     Shipped sources run anywhere and have no say.
 
     Raises:
         ConfigError: the wheel's own platform is another than that of a target in it.
     """
-    declared = settings.wheel.platform
+    given = settings.environment.platform
+    declared = given or settings.wheel.platform
     compiled = [variant for variant in variants if not variant.is_source]
-    if declared == ANY:
+    if declared == ANY and not given:
         platforms = {variant.platform or ANY for variant in compiled}
         return platforms.pop() if len(platforms) == 1 else ANY
     for variant in compiled:
@@ -38,8 +39,8 @@ def platform_of(settings: Settings, variants: Iterable[Variant]) -> str:
             raise ConfigError(
                 f"the target belongs in a wheel for {variant.platform}, and this wheel is for {declared}",
                 where=settings.place("targets", variant.base_target, "platform"),
-                remedy="Remove tool.epctx.wheel.platform, select targets of one platform (EPCTX_TARGETS), or make a "
-                "wheel for each (epctx build --split).",
+                remedy=f"Remove {'EPCTX_PLATFORM' if given else 'tool.epctx.wheel.platform'}, select targets of one "
+                "platform (EPCTX_TARGETS), or make a wheel for each (epctx build --split).",
                 reason="platform",
             )
     return declared
