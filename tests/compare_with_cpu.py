@@ -33,16 +33,9 @@ def main(folder: str, name: str, source: str, ep: str) -> int:
     model = MODELS[name]
     session = runtime.open(folder).session("model", ep=ep, fallback="error")
     choice = runtime.explain(session)
-    settings = onnxruntime.SessionOptions()
-    for dimension, size in model.free_dimensions.items():
-        settings.add_free_dimension_override_by_name(dimension, size)
+    settings = model.overrides(onnxruntime)
     reference = onnxruntime.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
-    inputs = [
-        # A dim that no override reaches (it is -1 in the file) stays open; 1 is what a batch is.
-        (value.name, value.type, [dim if isinstance(dim, int) and dim > 0 else 1 for dim in value.shape])
-        for value in reference.get_inputs()
-    ]
-    feed = model.feed(inputs)
+    feed = model.feed(model.static(reference.get_inputs()))
     outputs = session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
     result = {
         "variant": choice.variant,

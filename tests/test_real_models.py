@@ -34,14 +34,13 @@ def parameters() -> list[Any]:
 def build(case: Case, source: Path, root: Path) -> Build:
     """Compile the case's model in a project of its own."""
     model = MODELS[case.model]
-    dimensions = ", ".join(f'"{name}" = {size}' for name, size in model.free_dimensions.items())
     optimization = f'optimization = "{case.optimization}"\n' if case.optimization else ""
     root.mkdir()
     shutil.copyfile(source, root / "model.onnx")
     (root / "pyproject.toml").write_text(
         '[project]\nname = "acme"\nversion = "1"\n\n'
         f'[tool.epctx]\npackage = "acme"\n\n'
-        f'[tool.epctx.models.model]\nsource = "model.onnx"\nfree-dimensions = {{ {dimensions} }}\n\n'
+        f'[tool.epctx.models.model]\nsource = "model.onnx"\n{model.shapes}\n'
         f"[tool.epctx.targets.target]\ntimeout = 300\n{optimization}{TARGETS[case.ep]}",
         encoding="utf-8",
     )
