@@ -239,6 +239,18 @@ def test_a_matrix_that_cannot_be_is_refused(text: str, message: str | None) -> N
     assert str(caught.value) == message
 
 
+def test_files_of_inputs_may_be_named_by_sizes() -> None:
+    text = (
+        '[models.a]\nsource = "a.onnx"\nmatrix = { batch = [1, 4] }\nprepare = ["quantize-qdq"]\n'
+        'calibration = "cal-{batch}.npz"\ncheck = { inputs = "in-{batch}.npz" }\n[targets.t]\nep = "openvino"\n'
+    )
+    table = {"package": "acme", **tomllib.loads(text)}
+    found = expand(load_settings(table, environ={}, state="wheel"), Path("/project"))
+    assert [(v.calibration, v.check.inputs) for v in found if v.check] == [
+        (Path(f"/project/cal-{size}.npz"), Path(f"/project/in-{size}.npz")) for size in (1, 4)
+    ]
+
+
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
 def test_two_sizes_of_one_model_are_variants_of_one_package(factory: Factory, tmp_path: Path) -> None:

@@ -109,6 +109,13 @@ def test_metadata_survives_to_the_session(factory: Factory, tmp_path: Path, key:
     assert (shipped.graph.input[0].doc_string, shipped.graph.output[0].doc_string) == ("RGB, 0 to 1", "scores")
 
 
+def test_a_file_that_nothing_refers_to_is_said_and_not_kept(factory: Factory, tmp_path: Path) -> None:
+    tree = factory.project(STUB_TARGET + 'provider-options = { mode = "orphan" }\n')
+    done = epctx("build", "--out", tmp_path / "out", "--json", cwd=tree.root)
+    assert "warning: the compile wrote model_ctx_orphan.bin, which nothing refers to; it is not kept" in done.err
+    assert [item["role"] for item in done.json["variants"][0]["artifacts"]] == ["model", "context"]
+
+
 def test_metadata_that_is_lost_is_said(factory: Factory) -> None:
     tree = factory.project(STUB_TARGET + 'provider-options = { mode = "lost-metadata" }\n')
     model = small_model()

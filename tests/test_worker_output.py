@@ -66,6 +66,7 @@ def test_nodes_left_are_counted(folder: Path) -> None:
 def test_files_that_nothing_refers_to_are_no_artifacts(folder: Path) -> None:
     result = compiled(stub("orphan"), folder)
     assert (folder / "orphan.bin").exists()
+    assert result["unreferenced"] == ["model_ctx_orphan.bin"]
     assert [artifact["role"] for artifact in result["artifacts"]] == ["model", "context"]
 
 

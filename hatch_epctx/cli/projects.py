@@ -113,6 +113,9 @@ def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
             for artifact in entry.artifacts
         ]
         facts["facts"] = dict(entry.facts)
+    if entry.facts.get("coverage"):
+        facts["coverage"] = dict(entry.facts["coverage"])
+        facts["left"] = list(entry.facts.get("left", ()))
     if entry.check is not None:
         facts["check"] = dict(entry.check)
     if entry.prepared is not None:

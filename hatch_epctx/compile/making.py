@@ -38,6 +38,7 @@ _FACTS = (
     "coverage",
     "left",
     "metadata_lost",
+    "unreferenced",
     "ep_version",
     "onnxruntime",
 )

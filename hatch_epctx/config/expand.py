@@ -239,9 +239,9 @@ def _variant(
         free_dimension_denotations=MappingProxyType(model.free_dimension_denotations),
         input_shapes=MappingProxyType(model.input_shapes),
         prepare=model.prepare,
-        calibration=root / model.calibration if model.calibration else None,
+        calibration=_inputs(model.calibration, root, point),
         min_coverage=model.min_coverage,
-        check=_check_plan(model.check, root),
+        check=_check_plan(model.check, root, point),
         embed=declared.embed,
         context_io=declared.context_io,
         optimization=declared.optimization or target.provider.default_optimization,
@@ -254,11 +254,20 @@ def _variant(
     )
 
 
-def _check_plan(check: Check | None, root: Path) -> CheckPlan | None:
+def _inputs(path: str | None, root: Path, point: Point) -> Path | None:
+    """A file of inputs; {batch} in its name stands for the size of the free dimension batch."""
+    if path is None:
+        return None
+    for name, size in point.sizes.items():
+        path = path.replace(f"{{{name}}}", str(size))
+    return root / path
+
+
+def _check_plan(check: Check | None, root: Path, point: Point) -> CheckPlan | None:
     if check is None:
         return None
     return CheckPlan(
-        inputs=root / check.inputs if check.inputs else None,
+        inputs=_inputs(check.inputs, root, point),
         rtol=check.rtol,
         atol=check.atol,
         cosine=check.cosine,

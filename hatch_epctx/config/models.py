@@ -56,7 +56,8 @@ class Check(Table):
 
     inputs: Annotated[SourcePath | None, Presentation(why=_CHECK)] = None
     """An .npz file of inputs by name, relative to the project root: one sample each, or several along a further first
-    axis; generated from the model's own input types when left out."""
+    axis; generated from the model's own input types when left out. {batch} in the name stands for the size of the free
+    dimension batch."""
 
     rtol: Annotated[float, Field(ge=0), Presentation(why=_CHECK)] = 0.05
     """Relative part of the tolerance: each value may differ by atol + rtol * |expected value|."""
@@ -105,7 +106,7 @@ class Model(Table):
 
     calibration: Annotated[SourcePath | None, InIdentity(at="compile.calibration")] = None
     """An .npz file of inputs by name for quantize-qdq, relative to the project root: several samples along a further
-    first axis, or one. Its content counts."""
+    first axis, or one. Its content counts. {batch} in the name stands for the size of the free dimension batch."""
 
     targets: Annotated[
         Annotated[tuple[str, ...], Field(strict=False)] | None,

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import compile as compiling
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
@@ -22,7 +22,7 @@ from hatch_epctx.source import SourceChangedError
 from hatch_epctx.store import Miss, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hatch_epctx.compile import Compiled
@@ -227,11 +227,17 @@ class Obtainer:
             self._history.remember(planned.variant, identity)
             if planned.variant.name not in failures:
                 self._report(planned.variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
-            for lost in facts_of(planned.variant, record).get("metadata_lost", ()):
-                self._report(planned.variant, f"warning: metadata lost by the compile: {lost}")
+            self._say_losses(planned.variant, facts_of(planned.variant, record))
         if group and not compiled.facts["shared"]:
             self._report(variant, not_shared(group, variant))
         return generation, failures
+
+    def _say_losses(self, variant: Variant, facts: Mapping[str, Any]) -> None:
+        """What a compile dropped or left behind, as warnings."""
+        for lost in facts.get("metadata_lost", ()):
+            self._report(variant, f"warning: metadata lost by the compile: {lost}")
+        for name in facts.get("unreferenced", ()):
+            self._report(variant, f"warning: the compile wrote {name}, which nothing refers to; it is not kept")
 
     def _judged(
         self, unit: Sequence[Planned], identity: Identity, compiled: Compiled, folder: Path

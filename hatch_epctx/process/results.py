@@ -222,6 +222,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "left": _list(_LEFT),
     "providers": _list(_text),
     "check": _CHECKED,
+    "unreferenced": _list(_text),
     "metadata_lost": _list(_text),
     "seconds": _table(_seconds),
     "extra": _table(_anything),

@@ -31,6 +31,8 @@ from hatch_epctx.worker.shapes import check_dimensions, check_static, set_input_
 from hatch_epctx.worker.wording import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from onnx import ModelProto
 
     from hatch_epctx.worker.protocol import Job
@@ -210,7 +212,14 @@ def finish(job: Job, source: Source, names: ContentNames | None = None) -> Resul
         "coverage": {},
         "left": left_operators(left),
         "metadata_lost": lost,
+        "unreferenced": _unreferenced(_output(job), [item["path"] for item in referred]),
     }
+
+
+def _unreferenced(output: str, names: Collection[str]) -> list[str]:
+    """Files with the output's stem that the compile wrote and nothing refers to, in the order of their names."""
+    stem = output.removesuffix(".onnx")
+    return sorted(path.name for path in Path().glob(f"{stem}*") if path.name not in (output, *names))
 
 
 def _read_compiled(job: Job) -> ModelProto:

@@ -324,6 +324,8 @@ class Result(TypedDict, total=False):
     providers: list[str]
     """load: the session's providers."""
     check: Checked
+    unreferenced: list[str]
+    """compile: files beside the output that nothing refers to; they are no artifacts."""
     metadata_lost: list[str]
     seconds: dict[str, float]
     """Wall time by step: presentation only."""

@@ -139,6 +139,7 @@ def _after(job: dict[str, Any], mode: str, source: Any) -> None:
         os._exit(0)
     if mode == "orphan":
         Path("orphan.bin").write_bytes(b"nobody refers to me")
+        Path(f"{CONTEXT_NAME.removesuffix('.onnx')}_orphan.bin").write_bytes(b"nor to me")
 
 
 def _payload(job: dict[str, Any], mode: str) -> bytes:
