@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,8 @@ FLOORS: tuple[frozenset[str], ...] = (
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
-PROTOCOL = "hatch_epctx.worker.protocol"
-"""Types and names of the worker's job and result: the one module of the worker that the parent imports."""
+PROTOCOL = ("hatch_epctx.worker.protocol", "hatch_epctx.worker.dimensions")
+"""The worker's modules that the parent imports: types and names of job and result, and a check of plain facts."""
 
 OWNERS = {
     "filelock": {"lease"},
@@ -67,6 +68,12 @@ def imported(path: Path) -> set[str]:
             if node.module == "hatch_epctx":
                 names.update(f"hatch_epctx.{alias.name}" for alias in node.names)
     return names
+
+
+def test_the_documentation_shows_the_same_floors() -> None:
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, flags=re.MULTILINE)
+    assert [(int(floor), set(re.findall(r"`(\w+)`", names))) for floor, names in rows] == list(enumerate(FLOORS))
 
 
 def test_every_module_stands_on_a_floor() -> None:

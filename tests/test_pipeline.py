@@ -731,3 +731,14 @@ def test_an_interrupt_ends_a_wait_for_another_process(factory: Factory) -> None:
     with other_process_holds(pipe, planned.identity.digest):
         code, said, seconds = interrupt_when(start_build(tree), "waiting for process")
     assert (code, seconds < 10) == (130, True), said
+
+
+def test_a_misspelt_free_dimension_is_refused_before_anything_compiles(factory: Factory) -> None:
+    tree = factory.project(f"free-dimensions = {{ batsh = 1 }}\n{STUB_TARGET}")
+    tree.model("detector", batch="batch")
+    trace = factory.folder / "trace"
+    run = epctx("build", "-C", tree.root, env={"EPCTX_TRACE_WORKERS": str(trace)}, check=False)
+    assert run.code == 3
+    assert "tool.epctx.models.detector: no input of the model has the dim 'batsh'; it has 'batch'." in run.err
+    assert "Did you mean 'batch'?" in run.err
+    assert trace.read_text().split() == ["scan"]

@@ -18,6 +18,7 @@ from hatch_epctx.pipeline.locking import borrowed_preparation, borrowed_toolchai
 from hatch_epctx.pipeline.records import Member, Planned, raise_all
 from hatch_epctx.source import SourceChangedError, SourceModel, digest_inputs, digest_option, read_source
 from hatch_epctx.toolchain import Toolchain, discover, is_installed, machine_key, read_preparation
+from hatch_epctx.worker.dimensions import dimension_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,6 +80,7 @@ class Preparer:
     def _planned(self, variant: Variant, sources: dict[str, SourceModel | EpctxError], asked: float) -> Planned:
         """The identity of `variant`; `sources` remembers models that were read, or why they could not be."""
         source = self._remembered(variant, sources)
+        _check_dimensions(variant, source)
         of_group = variant.group.members if variant.group else ()
         members = tuple(
             Member(source=self._remembered(member, sources), calibration=self._calibration(member))
@@ -242,3 +244,18 @@ class Preparer:
             for option in options
             if option.is_path
         }
+
+
+def _check_dimensions(variant: Variant, source: SourceModel) -> None:
+    """Refuse free dimensions that the source does not have, unless preparing it may give it others.
+
+    Raises:
+        ModelError: with the names that it has.
+    """
+    if variant.is_source or variant.prepare:
+        return
+    fault = dimension_fault(source.scan, variant.free_dimensions, variant.free_dimension_denotations)
+    if fault:
+        found, remedy = fault
+        place = f"tool.epctx.models.{variant.model}"
+        raise ModelError(found, where=place, remedy=remedy, reason="unknown-dimension")

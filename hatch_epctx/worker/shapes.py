@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hatch_epctx.errors import suggest
+from hatch_epctx.worker.dimensions import dimension_fault
 from hatch_epctx.worker.failure import TaskError
 
 if TYPE_CHECKING:
@@ -31,23 +32,9 @@ def check_dimensions(scanned: ScannedModel, names: Mapping[str, int], denotation
     Raises:
         TaskError: unknown-dimension, listing those it has.
     """
-    present = sorted({dim for value in scanned["inputs"] for dim in value["shape"] or () if isinstance(dim, str)})
-    for given, known, key in (
-        (names, present, "free-dimensions"),
-        (denotations, scanned["denotations"], "free-dimension-denotations"),
-    ):
-        for name in sorted(given):
-            if name not in known:
-                raise _unknown(name, known, key)
-
-
-def _unknown(name: str, known: Sequence[str], key: str) -> TaskError:
-    what = "dim" if key == "free-dimensions" else "denotation"
-    has = "it has " + ", ".join(map(repr, known)) if known else f"its inputs have no {what} with a name"
-    remedy = f"{suggest(name, known)} Correct or remove {name!r} in {key}." if known else f"Remove {key}."
-    return TaskError(
-        "unknown-dimension", f"no input of the model has the {what} {name!r}; {has}", remedy=remedy.strip()
-    )
+    if fault := dimension_fault(scanned, names, denotations):
+        found, remedy = fault
+        raise TaskError("unknown-dimension", found, remedy=remedy)
 
 
 def set_input_shapes(
