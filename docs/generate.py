@@ -1,4 +1,4 @@
-"""Writes the generated parts of the pages in this folder, from the same data that the program reads.
+"""Writes the generated parts of the pages in this folder and the schema, from the same data that the program reads.
 
     python docs/generate.py            rewrite them
     python docs/generate.py --check    name the pages that are not up to date; exit code 1 when there are any
@@ -12,6 +12,7 @@ A generated part stands between two comment lines of a page and is replaced as a
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from importlib import metadata
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx.cli.parser import COMMANDS, make_parser
 from hatch_epctx.config import UNAVAILABLE, VARIABLES, InIdentity, Presentation, schema
 from hatch_epctx.config.fields import key_of
+from hatch_epctx.config.schema import tool_schema
 from hatch_epctx.errors import (
     CompileError,
     ConfigError,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from hatch_epctx.providers import Option, Provider
 
 FOLDER: Final = Path(__file__).resolve().parent
+SCHEMA: Final = FOLDER.parent / "hatch_epctx" / "epctx.schema.json"
+"""What the entry point for validate-pyproject reads, and what SchemaStore takes."""
 _REFERENCE: Final = "#/$defs/"
 _PART: Final = re.compile(
     r"^<!-- generated: (?P<name>[a-z-]+) \(python docs/generate\.py\) -->\n.*?^<!-- end: (?P=name) -->$",
@@ -62,13 +66,15 @@ def main() -> int:
 
 
 def pages() -> list[Path]:
-    """The pages with generated parts."""
+    """The pages with generated parts, and the schema."""
     candidates = [FOLDER.parent / "README.md", *sorted(FOLDER.glob("*.md"))]
-    return [page for page in candidates if _PART.search(page.read_text(encoding="utf-8"))]
+    return [SCHEMA, *(page for page in candidates if _PART.search(page.read_text(encoding="utf-8")))]
 
 
 def updated(page: Path) -> str:
     """The page's text with its generated parts made anew."""
+    if page == SCHEMA:
+        return json.dumps(tool_schema(), indent=2, ensure_ascii=False) + "\n"
 
     def made(match: re.Match[str]) -> str:
         name = match["name"]

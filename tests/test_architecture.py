@@ -15,7 +15,7 @@ import hatch_epctx
 PACKAGE = Path(hatch_epctx.__file__).parent
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "digest"}),
+    frozenset({"tool_schema", "errors", "digest"}),
     frozenset({"files"}),
     frozenset({"manifest", "providers"}),
     frozenset({"runtime", "worker", "lease", "statcache"}),

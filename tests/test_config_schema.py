@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,32 @@ def test_what_it_refuses_the_models_refuse_too(text: str) -> None:
     assert not valid(table)
     with pytest.raises(ConfigError):
         load_settings({"package": "acme", **table}, environ={}, state="wheel")
+
+
+def test_validate_pyproject_takes_the_schema_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+    """The installed program finds it by its entry point, which pyproject.toml declares."""
+    api = pytest.importorskip("validate_pyproject.api")
+    plugins = pytest.importorskip("validate_pyproject.plugins")
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (name, target), *others = project["entry-points"]["validate_pyproject.tool_schema"].items()
+    assert not others
+    module, _, function = target.partition(":")
+    get_schema = getattr(importlib.import_module(module), function)
+    validator = api.Validator(plugins=[plugins.PluginWrapper(name, get_schema)])
+    for example in EXAMPLES.glob("*/pyproject.toml"):
+        validator(tomllib.loads(example.read_text(encoding="utf-8")))
+    wrong = {"tool": {"epctx": {"models": {"m": {"source": "m.onnx", "colour": 1}}}}}
+    with pytest.raises(ValueError, match=r"tool\.epctx\.models\.m` must not contain \{'colour'\} properties"):
+        validator(wrong)
+    jsonschema.Draft7Validator.check_schema(get_schema())
+    with pytest.raises(ValueError, match=r"no schema of tool\.other"):
+        get_schema("other")
+
+
+def test_the_schema_for_validate_pyproject_needs_no_extra() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import hatch_epctx.tool_schema as t; t.get_schema(); "
+    code += "assert not {'pydantic', 'onnx', 'filelock'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-I", "-c", code, str(EXAMPLES.parent)], check=True)
 
 
 def test_an_override_holds_parts_of_tables() -> None:

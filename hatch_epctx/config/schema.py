@@ -1,4 +1,4 @@
-"""The JSON Schema of `[tool.epctx]` (draft 2020-12), for editors and validators."""
+"""The JSON Schema of `[tool.epctx]`, for editors and validators: draft 2020-12, and draft 7 where that is asked for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import core_schema
 
-__all__ = ["SCHEMA_DIALECT", "schema"]
+__all__ = ["SCHEMA_DIALECT", "schema", "tool_schema"]
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+_DRAFT_7: Final = "http://json-schema.org/draft-07/schema#"
+_ID: Final = "https://json.schemastore.org/partial-epctx.json"
+"""Where SchemaStore serves the schema of a tool's table; validate-pyproject needs one too."""
 
 _PARTIAL = "Partial"
 """Suffix of the definitions that overrides use: the same tables with nothing required."""
@@ -42,6 +46,27 @@ def schema() -> dict[str, Any]:
     override["properties"] |= _partial(keys)
     override["additionalProperties"] = False
     return {"$schema": SCHEMA_DIALECT, **made, "$defs": _used({**definitions, **partial}, made)}
+
+
+def tool_schema() -> dict[str, Any]:
+    """The same schema in draft 7, with an address: what validate-pyproject and SchemaStore take.
+
+    Nothing that `schema` uses means something else there; definitions have another place.
+    """
+    made = _moved(schema())
+    del made["$schema"]
+    return {"$schema": _DRAFT_7, "$id": _ID, **made}
+
+
+def _moved(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            "definitions" if key == "$defs" else key: value.replace(_REFERENCE, "#/definitions/")
+            if key == "$ref"
+            else _moved(value)
+            for key, value in node.items()
+        }
+    return [_moved(value) for value in node] if isinstance(node, list) else node
 
 
 class _Generator(GenerateJsonSchema):
