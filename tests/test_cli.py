@@ -178,6 +178,39 @@ def test_explain_in_words(factory: Factory, tmp_path: Path) -> None:
         "provider option level: 2 -> 3",
         "EP library",
     ]
+    assert re.match(
+        r"detector\.stub: miss \(not in the store\); compiling takes about .* s, by its last compile\n", plain
+    )
+
+
+def test_explain_and_plan_find_the_most_alike(factory: Factory, tmp_path: Path) -> None:
+    """A variant that was never built under its name is compared with what the store has."""
+    tree = factory.project(f'{STUB_TARGET}provider-options = {{ level = 2, mode = "slow", seconds = 0.2 }}\n')
+    assert "nothing: this variant was never built" in here("explain", "detector.stub", cwd=tree.root).out
+    here("build", cwd=tree.root)
+    tree.model("encoder", seed=4)
+    tree.write(
+        MODEL + '[tool.epctx.models.encoder]\nsource = "models/encoder.onnx"\n'
+        '[tool.epctx.targets.tablet]\nep = "stub"\nprovider-options = { level = 3, mode = "slow", seconds = 0.2 }\n'
+    )
+    tree.model(seed=1)
+    answer = here("explain", "detector.tablet", "--json", cwd=tree.root).json
+    assert answer["words"] == ["provider option level: 2 -> 3"]
+    assert answer["against_own"] is False
+    assert answer["cost"]["by"] == "the most alike in the store"
+    assert answer["cost"]["seconds"] > 0.2
+    assert "(the most alike in the store)" in here("explain", "detector.tablet", cwd=tree.root).out
+    assert here("explain", "detector.tablet", "--against", "last", "--json", cwd=tree.root).json["against"] is None
+    plan = here("plan", cwd=tree.root).out
+    assert re.search(
+        r"^detector\.tablet .* new; unlike [0-9a-f]{12}: provider option level: 2 -> 3$", plan, re.MULTILINE
+    )
+    assert re.search(r"^encoder\.tablet .* not in the store, nor is anything else of this model$", plan, re.MULTILINE)
+    assert re.search(r"\nabout \d.* s of compiling, by earlier compiles\n", plan)
+    here("build", cwd=tree.root)
+    tree.model(seed=7)
+    rows = here("plan", "--json", cwd=tree.root).json["variants"]
+    assert [row["cost"] and row["cost"]["by"] for row in rows] == ["its last compile", None]
 
 
 # Compile, inspect

@@ -92,9 +92,9 @@ def explain(parser: ArgumentParser) -> None:
     parser.add_argument("variant", metavar="VARIANT", help="a variant's name, MODEL.TARGET")
     parser.add_argument(
         "--against",
-        default="last",
+        default="nearest",
         metavar="IDENTITY",
-        help="an identity in the store, or 'last', that of the last build (the default)",
+        help="an identity in the store, 'last' (that of the last build), or 'nearest' (the most alike; the default)",
     )
     project(parser)
 

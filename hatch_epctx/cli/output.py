@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.config import LogLevel
 
-__all__ = ["complain", "cut", "emit_json", "prepare_streams", "progress", "say", "size", "table"]
+__all__ = ["complain", "cut", "duration", "emit_json", "prepare_streams", "progress", "say", "size", "table"]
 
 
 def prepare_streams() -> None:
@@ -72,6 +72,17 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "0.4 s", "12 s", "3 min 20 s", "1 h 5 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def progress(options: Namespace, level: LogLevel) -> Lines:

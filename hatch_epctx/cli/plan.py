@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import emit_json, say, table
-from hatch_epctx.cli.projects import described, open_pipeline, why
+from hatch_epctx.cli.output import duration, emit_json, say, table
+from hatch_epctx.cli.projects import cost, described, open_pipeline, why
 from hatch_epctx.findings import coverage_in_words
 
 if TYPE_CHECKING:
@@ -22,17 +22,23 @@ def plan(options: Namespace) -> int:
         emit_json(options, {"variants": [described(pipeline, entry) for entry in entries]})
         return 0
     rows = []
-    for entry in entries:
+    costs = [cost(pipeline, entry) for entry in entries]
+    for entry, known in zip(entries, costs, strict=True):
         identity = entry.planned.identity
         shown = "-" if identity is None else identity.digest if options.verbose else identity.short
         variant = entry.variant
         coverage = coverage_in_words(entry.facts, variant.provider.names[0])
-        row = (variant.name, variant.provider.key, variant.device, shown, entry.status, coverage, why(pipeline, entry))
-        rows.append(row)
-    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COVERAGE", "WHY"), rows)
+        price = duration(known["seconds"]) if known else "-"
+        head = (variant.name, variant.provider.key, variant.device, shown, entry.status)
+        rows.append((*head, price, coverage, why(pipeline, entry)))
+    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COST", "COVERAGE", "WHY"), rows)
     counts = {status: sum(entry.status == status for entry in entries) for status in ("hit", "miss", "skipped")}
     text = f"{len(entries)} variants: {counts['hit']} hits, {counts['miss']} to compile"
     if always := sum(bool(entry.uncertain) for entry in entries):
         text += f" ({always} in every build)"
     say(text + (f", {counts['skipped']} skipped" if counts["skipped"] else ""))
+    if any(costs):
+        unknown = sum(entry.status == "miss" for entry in entries) - sum(map(bool, costs))
+        total = duration(sum(known["seconds"] for known in costs if known))
+        say(f"about {total} of compiling, by earlier compiles" + (f"; {unknown} not known" if unknown else ""))
     return 0

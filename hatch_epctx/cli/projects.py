@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hatch_epctx.lockfile import Lock
     from hatch_epctx.pipeline import Entry
 
-__all__ = ["described", "environment_of", "find_variant", "open_pipeline", "why"]
+__all__ = ["cost", "described", "environment_of", "find_variant", "open_pipeline", "why"]
 
 _SETTINGS = ("targets", "models", "jobs")
 """Arguments that stand for the environment variable EPCTX_<NAME>."""
@@ -78,14 +78,26 @@ def find_variant(pipeline: Pipeline, name: str, *, where: str) -> Variant:
 
 
 def why(pipeline: Pipeline, entry: Entry) -> str:
-    """Why a variant is no hit, in words: what changed since its last build, where that is known."""
+    """Why a variant is no hit, in words: what changed since its last build, or against the most alike of its model."""
     if entry.status != "miss" or entry.planned.identity is None or entry.uncertain:
         return entry.reason  # what cannot be named with certainty is a miss whatever has changed
-    last = pipeline.last(entry.variant)
-    if last is None or last[0] == entry.planned.identity.digest:
+    document = entry.planned.identity.document
+    last = pipeline.last(entry.variant) or pipeline.nearest(entry.planned)
+    if last is None or last.identity == entry.planned.identity.digest:
         return miss_in_words(entry.reason)
-    changes = in_words(last[1], entry.planned.identity.document)
-    return "; ".join(changes[:2]) + (f"; and {len(changes) - 2} more" if len(changes) > 2 else "")
+    if not last.own and last.document.get("model") != document["model"]:
+        return f"{miss_in_words(entry.reason)}, nor is anything else of this model"
+    changes = in_words(last.document, document)
+    text = "; ".join(changes[:2]) + (f"; and {len(changes) - 2} more" if len(changes) > 2 else "")
+    return text if last.own else f"new; unlike {last.identity[:12]}: {text}"
+
+
+def cost(pipeline: Pipeline, entry: Entry) -> dict[str, Any] | None:
+    """What compiling a miss will cost: seconds, and of what that is known; None for a hit, or where it is not."""
+    estimate = pipeline.estimate(entry.planned) if entry.status == "miss" else None
+    if estimate is None:
+        return None
+    return {"seconds": estimate.seconds, "by": "its last compile" if estimate.own else "the most alike in the store"}
 
 
 def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
@@ -102,6 +114,7 @@ def described(pipeline: Pipeline, entry: Entry) -> dict[str, Any]:
         "status": entry.status,
         "reason": entry.reason,
         "why": why(pipeline, entry),
+        "cost": cost(pipeline, entry),
         "uncertain": list(entry.uncertain),
     }
     if entry.error is not None:

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from hatch_epctx.store import Store
     from hatch_epctx.store.layout import Layout
 
-__all__ = ["Inventory", "Item", "marked_identities", "named_generations", "survey"]
+__all__ = ["Inventory", "Item", "marked_identities", "named_generations", "recent_identities", "survey"]
 
 _NAMED = re.compile(rb'"generation"\s*:\s*"([0-9a-f]{32})"')
 _NEVER_READ: Final = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EFBIG})
@@ -134,6 +135,16 @@ def marked_identities(layout: Layout) -> list[str]:
         OSError: the folder of markers cannot be read.
     """
     return [identity for identity, _ in _marker_files(layout)]
+
+
+def recent_identities(store: Store, most: int) -> list[str]:
+    """Identities that have a marker, the most recently used first, so many at most; none where they cannot be read."""
+    used: list[tuple[float, str]] = []
+    with suppress(OSError):
+        for identity, path in _marker_files(store.layout):
+            with suppress(OSError):  # collected just now
+                used.append((long_path(path).lstat().st_mtime, identity))
+    return [identity for _, identity in sorted(used, reverse=True)[:most]]
 
 
 def _read_markers(layout: Layout, deadline: Deadline) -> _Markers:

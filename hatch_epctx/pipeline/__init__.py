@@ -8,6 +8,7 @@ identity, `progress` says what goes on, `records` are what callers get.
 from __future__ import annotations
 
 from hatch_epctx.pipeline.core import Pipeline
+from hatch_epctx.pipeline.earlier import Earlier, Estimate
 from hatch_epctx.pipeline.history import last_key
 from hatch_epctx.pipeline.obtaining import ATTEMPTS
 from hatch_epctx.pipeline.preparing import Preparer
@@ -18,7 +19,9 @@ from hatch_epctx.pipeline.relocking import Relocked, relock
 __all__ = [
     "ATTEMPTS",
     "Build",
+    "Earlier",
     "Entry",
+    "Estimate",
     "Pipeline",
     "Planned",
     "Preparer",

@@ -8,9 +8,10 @@ identity's lock. A failed variant never stops another one's compile.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hatch_epctx.collect import Limits, after_build
+from hatch_epctx.pipeline.earlier import Earlier, Estimate, nearest, read_recent
 from hatch_epctx.pipeline.history import History
 from hatch_epctx.pipeline.locking import LockedBytes, compare, prepare_locked, required_lock
 from hatch_epctx.pipeline.obtaining import Obtainer
@@ -21,11 +22,12 @@ from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hatch_epctx.config import Project, Variant
     from hatch_epctx.lockfile import Drift, Lock
     from hatch_epctx.remote.client import Remote
+    from hatch_epctx.store import Record
 
 __all__ = ["Pipeline"]
 
@@ -60,6 +62,7 @@ class Pipeline:
         self.project = project
         self.store = store
         self._report = report
+        self._recent: tuple[Record, ...] | None = None
         self._lock = required_lock(project.root) if project.environment.locked else None
         self._preparer = Preparer(store, self._lock or lock)
         self._history = History(store, project.name)
@@ -165,6 +168,22 @@ class Pipeline:
                     if entry.generation is not None:
                         entry.generation.close()
 
-    def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
-        """(identity, document) of the variant's last build on this machine."""
+    def last(self, variant: Variant) -> Earlier | None:
+        """The variant's last result on this machine."""
         return self._history.last(variant)
+
+    def nearest(self, planned: Planned) -> Earlier | None:
+        """The earlier result that is most like the variant as it is now; see `earlier.nearest`."""
+        if planned.identity is None:
+            return None
+        if self._recent is None:
+            self._recent = read_recent(self.store)
+        return nearest(planned.identity.document, self._recent, self.last(planned.variant))
+
+    def estimate(self, planned: Planned) -> Estimate | None:
+        """What the variant's compile will cost, by its own last one or else by that of the nearest result."""
+        last = self.last(planned.variant)
+        if last is not None and last.seconds is not None:
+            return Estimate(seconds=last.seconds, own=True)
+        near = self.nearest(planned)
+        return Estimate(seconds=near.seconds, own=False) if near and near.seconds is not None else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.collect import LAST
 from hatch_epctx.digest import digest_bytes
+from hatch_epctx.pipeline.earlier import Earlier, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,17 +27,27 @@ class History:
         self._store = store
         self._project = project
 
-    def remember(self, variant: Variant, identity: Identity) -> None:
-        """Keep `identity` as the variant's last one."""
-        value = {"identity": identity.digest, "document": dict(identity.document)}
+    def remember(self, variant: Variant, identity: Identity, result: Mapping[str, Any]) -> None:
+        """Keep `identity` as the variant's last one, with the time that its result took to make."""
+        value = {
+            "identity": identity.digest,
+            "document": dict(identity.document),
+            "seconds": seconds_of(result),
+        }
         self._store.remember(_KIND, self._key(variant), value)
 
-    def last(self, variant: Variant) -> tuple[str, Mapping[str, Any]] | None:
-        """(identity, document) of the variant's last build on this machine."""
+    def last(self, variant: Variant) -> Earlier | None:
+        """The variant's last result on this machine, whether or not it is still in the store."""
         value = self._store.recall(_KIND, self._key(variant))
         if value is None or not isinstance(value.get("document"), dict):
             return None
-        return str(value.get("identity", "")), value["document"]
+        seconds = value.get("seconds")
+        return Earlier(
+            identity=str(value.get("identity", "")),
+            document=value["document"],
+            seconds=seconds if isinstance(seconds, int | float) else None,
+            own=True,
+        )
 
     def _key(self, variant: Variant) -> str:
         return last_key(self._project, variant.name)

@@ -201,7 +201,7 @@ class Obtainer:
                 self._unchanged(unit[0])
             for planned in unit:
                 self._report(planned.variant, f"{status} {identity.short}")
-                self._history.remember(planned.variant, identity)
+                self._history.remember(planned.variant, identity, found.record.result)
             undo.pop_all()
         return found
 
@@ -224,7 +224,7 @@ class Obtainer:
         if self._locked is not None:
             generation = self._locked.check(unit, generation)
         for planned in unit:
-            self._history.remember(planned.variant, identity)
+            self._history.remember(planned.variant, identity, compiled.facts)
             if planned.variant.name not in failures:
                 self._report(planned.variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
             self._say_losses(planned.variant, facts_of(planned.variant, record))
