@@ -206,9 +206,9 @@ CHANGES: dict[str, Any] = {
     "env": {"A": "1"},
     "timeout": 1.0,
     "required": False,
-    "is_source": True,
-    "platform": "linux_x86_64",
+    "platform": "win_arm64",
     "companion": True,
+    "is_source": True,
 }
 FREE = {"model", "target", "base_target", "source", "requires", "timeout", "required", "platform", "companion"}
 """Names, places and presentation."""
