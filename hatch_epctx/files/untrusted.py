@@ -48,6 +48,10 @@ def open_regular(path: Path, *, follow: bool = False) -> IO[bytes]:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
+_GROWTH: Final = 64 * 1024
+"""Bytes that are read at a time from a file that grows while it is read."""
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """Content of the regular file at `path`, at most `limit` bytes.
 
@@ -57,9 +61,12 @@ def read_bounded(path: Path, limit: int) -> bytes:
     with open_regular(path) as stream:
         parts: list[bytes] = []
         left = limit + 1
-        while left and (part := stream.read(left)):
+        # A read asks the system for all the memory that it may fill: no more than the file has, then what it grew by.
+        wanted = os.fstat(stream.fileno()).st_size + 1
+        while left and (part := stream.read(min(left, max(wanted, _GROWTH)))):
             parts.append(part)
             left -= len(part)
+            wanted -= len(part)
     if not left:
         raise OSError(errno.EFBIG, f"holds more than {limit} bytes", str(path))
     return b"".join(parts)
