@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rfc8785
 
 from hatch_epctx.digest import digest_bytes
+from hatch_epctx.redact import looks_secret
 from hatch_epctx.worker.protocol import FORMAT as WORKER_FORMAT
 from hatch_epctx.worker.protocol import MODEL_NAME
 
@@ -163,7 +164,7 @@ def document_of(
         },
         "target": {
             "device": variant.device,
-            "env": dict(variant.env),
+            "env": _environment(variant.env),
             "ep": variant.provider.names[0],
             "load-check": variant.load_check,
             "load-session-options": dict(variant.load_session_options),
@@ -172,6 +173,14 @@ def document_of(
         },
         "toolchain": toolchain.document(),
         "worker": {"format": WORKER_FORMAT, "procedure": variant.provider.procedure},
+    }
+
+
+def _environment(declared: Mapping[str, str]) -> dict[str, str]:
+    """Variables by name. Documents are kept and shown: of a value that may be a secret, its digest stands there."""
+    return {
+        name: f"sha256:{digest_bytes(value.encode('utf-8', 'surrogateescape'))}" if looks_secret(name) else value
+        for name, value in declared.items()
     }
 
 

@@ -48,6 +48,7 @@ AVAILABLE = {
     "targets.*.requires",
     "targets.*.env",
     "targets.*.timeout",
+    "targets.*.memory-limit",
     "targets.*.matrix",
     "targets.*.required",
     "targets.*.allow-unknown-options",

@@ -121,7 +121,8 @@ def test_a_worker_leads_a_session_without_a_terminal_and_writes_no_core(tmp_path
     result = result_of(run({}, folder, procedure="limits_procedure", sys_path=[*sys.path, str(tmp_path)]))
     facts = result["extra"]
     assert facts["sid"] == facts["group"] != os.getsid(0)
-    assert facts["core"] == [0, 0]
+    # 1 keeps Linux from handing a core to a handler, too; where the hard limit is 0, that is as low as it gets.
+    assert facts["core"] in ([1, 1], [0, 0])
     assert facts["stdin"]
 
 

@@ -59,7 +59,7 @@ def check_variant(
     # A compile needs no hardware where a check does, unless a simulator stands for it.
     job["offline"] = variant.provider.offline and variant.provider.simulated
     job["check"] = _check_job(plan)
-    outcome = run(job, folder, timeout=variant.timeout, env=variant.env)
+    outcome = run(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     try:
         result = result_of(
             outcome,

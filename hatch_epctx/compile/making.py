@@ -80,7 +80,7 @@ def compile_variant(
     snapshot(source, folder)
     _snapshot_options(variant, folder, option_digests)
     kept, prepared = _prepare(variant, folder, calibration=calibration) if variant.prepare else ((), {})
-    outcome = run(compile_job(variant), folder, timeout=variant.timeout, env=variant.env)
+    outcome = run(compile_job(variant), folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=_hint(variant))
     made = _artifacts(result)
     names = {artifact.path for artifact in (*made, *kept)}
@@ -125,7 +125,7 @@ def compile_group(
         for member, source, calibration in zip(members, sources, calibrations, strict=True)
     ]
     timeout = sum(member.timeout for member in members)
-    outcome = run(group_job(members), folder, timeout=timeout, env=first.env)
+    outcome = run(group_job(members), folder, timeout=timeout, env=first.env, memory=first.memory_limit)
     place = _blamed(outcome, members)
     result = result_of(outcome, place=place, what="the group's compile", fallback=CompileError, hint=_hint(first))
     made = [_artifacts(item) for item in result["members"]]
@@ -198,7 +198,7 @@ def _prepare(variant: Variant, folder: Path, *, calibration: str | None) -> tupl
     hint = f"tool.epctx.models.{variant.model}.prepare"
     if variant.calibration is not None:
         snapshot_inputs(variant.calibration, folder / CALIBRATION_NAME, calibration or "")
-    outcome = run(prepare_job(variant), folder, timeout=variant.timeout, env={})
+    outcome = run(prepare_job(variant), folder, timeout=variant.timeout, env={}, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="model preparation", fallback=CompileError, hint=hint)
     remove_tree(folder / CALIBRATION_NAME)
     facts = {"steps": result.get("extra", {}).get("steps", []), "metadata_lost": result.get("metadata_lost", [])}
@@ -208,7 +208,7 @@ def _prepare(variant: Variant, folder: Path, *, calibration: str | None) -> tupl
 def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
     """Open the artifacts in a second fresh process and run once; add to `facts` what became of it."""
     job = load_job(variant, shared=bool(facts.get("shared")))
-    outcome = run(job, folder, timeout=variant.timeout, env=variant.env)
+    outcome = run(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=_hint(variant))
     reason = (result.get("extra") or {}).get("not_run")
     facts["load_check"] = f"not run here: {reason}" if reason else "passed"

@@ -37,14 +37,14 @@ _EXHAUSTED = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What the system says when it has no room for another process."""
 
 
-def run(job: Job, folder: Path, *, timeout: float, env: Mapping[str, str]) -> Outcome:
+def run(job: Job, folder: Path, *, timeout: float, env: Mapping[str, str], memory: int | None = None) -> Outcome:
     """Run one worker to its end (see `process.run_worker`).
 
     Raises:
         CompileError: the system has no room for another process.
     """
     try:
-        return run_worker(job, folder, timeout=timeout, env=env)
+        return run_worker(job, folder, timeout=timeout, env=env, memory=memory)
     except OSError as error:
         if error.errno not in _EXHAUSTED:
             raise  # of the folder, which the store explains
@@ -71,10 +71,13 @@ def result_of(outcome: Outcome, *, place: str, what: str, fallback: type[EpctxEr
             reason=result.get("reason", "ep-error"),
             detail=tail,
         )
+    remedy = _with_hint("", hint)
+    if outcome.cause == "memory-limit":
+        remedy = f"Raise 'memory-limit' of {hint}, or leave the model out of it."
     raise fallback(
         f"{what} failed: the worker {outcome.death}",
         where=place,
-        remedy=_with_hint("", hint),
+        remedy=remedy,
         reason=outcome.cause,
         detail=tail,
     )

@@ -25,7 +25,6 @@ UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
         "targets.*.ep-cache": "shipping EP caches",
         "cache.remote": "the remote cache; the store is local",
         "cache.remote-mode": "the remote cache; the store is local",
-        "EPCTX_KEEP_STAGING": "keeping the folder of a failed compile",
         "EPCTX_REMOTE_CACHE": "the remote cache; the store is local",
     }
 )

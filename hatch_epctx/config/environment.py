@@ -83,6 +83,8 @@ class Environment:
     """The build hook does nothing."""
     locked: bool = False
     """Fail when anything differs from epctx.lock."""
+    keep_staging: bool = False
+    """The folder of a failed compile is kept."""
     log: LogLevel = "info"
     """How much is said."""
     targets: tuple[str, ...] = ()
@@ -106,6 +108,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         "jobs": _jobs,
         "offline": _flag,
         "skip": _flag,
+        "keep_staging": _flag,
         "locked": _flag,
         "log": _level,
         "targets": _globs,
@@ -126,7 +129,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 
 def _unavailable(values: Mapping[str, str]) -> list[ConfigError]:
-    """Refusals of variables that ask for what this version cannot do; EPCTX_KEEP_STAGING=0 asks for nothing."""
+    """Refusals of variables that ask for what this version cannot do; a flag that is off asks for nothing."""
     return [refusal(n, n) for n in sorted(values) if n in UNAVAILABLE and _WORDS.get(values[n].lower()) is not False]
 
 

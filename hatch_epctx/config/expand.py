@@ -249,6 +249,7 @@ def _variant(
         requires=declared.requires,
         env=MappingProxyType(declared.env),
         timeout=declared.timeout,
+        memory_limit=declared.memory_limit,
         required=declared.required,
         platform=declared.platform or "",
     )

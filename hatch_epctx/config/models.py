@@ -177,6 +177,9 @@ class Target(Table):
     timeout: Annotated[float, Field(gt=0), Presentation(why="ends a compile, does not change its result")] = 600.0
     """Seconds for the compile, and again for the load check."""
 
+    memory_limit: Annotated[Size | None, Presentation(why="ends a compile, does not change its result")] = None
+    """Memory that a worker may use, such as "8GiB"; one that uses more is killed. Held on Linux alone."""
+
     matrix: Annotated[
         dict[str, Annotated[tuple[JsonValue, ...], Field(strict=False, min_length=1)]],
         InIdentity(at="target.provider-options"),

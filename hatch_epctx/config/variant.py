@@ -92,6 +92,8 @@ class Variant:
     env: Mapping[str, str] = field(default_factory=lambda: _NONE)
     timeout: float = 600.0
     """Seconds."""
+    memory_limit: int | None = None
+    """Bytes that a worker may use."""
     required: bool = True
     platform: str = ""
     """Platform tag of the wheel that the target belongs in; empty where it names none."""

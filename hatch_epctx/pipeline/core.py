@@ -73,6 +73,7 @@ class Pipeline:
             report=report,
             offline=project.environment.offline,
             locked=LockedBytes(self._lock, store, remote) if self._lock else None,
+            keep=project.environment.keep_staging,
         )
 
     def prepare(self) -> tuple[Planned, ...]:

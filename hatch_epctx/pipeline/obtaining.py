@@ -18,6 +18,7 @@ from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainEr
 from hatch_epctx.pipeline.checking import Checker, check_coverage
 from hatch_epctx.pipeline.progress import signs_of_life
 from hatch_epctx.pipeline.records import Entry, artifacts_of, facts_of
+from hatch_epctx.process import can_measure
 from hatch_epctx.source import SourceChangedError
 from hatch_epctx.store import Miss, Record
 
@@ -53,6 +54,7 @@ class Obtainer:
         report: told what goes on.
         offline: a miss is an error.
         locked: the artifacts that a lock demands.
+        keep: keep the folder of a failed compile.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Obtainer:
         report: Report,
         offline: bool = False,
         locked: LockedBytes | None = None,
+        keep: bool = False,
     ) -> None:
         self._store = store
         self._preparer = preparer
@@ -72,6 +75,7 @@ class Obtainer:
         self._offline = offline
         self._checker = Checker(store, report=report)
         self._locked = locked
+        self._keep = keep
         self.stopping = threading.Event()
         """Set it to end waits for locks and to start no further compile."""
 
@@ -213,8 +217,10 @@ class Obtainer:
         what = f" with {len(group.members)} members of the group {group.name}" if group else ""
         for planned in unit:
             self._report(planned.variant, f"compiling {identity.short}{what} ({why})")
+        if variant.memory_limit is not None and not can_measure():
+            self._report(variant, "warning: memory-limit is not held: this system does not tell what a process uses")
         start = time.monotonic()
-        with self._store.staging() as staging:
+        with self._store.staging(keep=self._keep) as staging:
             with signs_of_life(self._report, variant):
                 compiled = _compiled(unit[0], staging.path)
             failures = self._judged(unit, identity, compiled, staging.path)

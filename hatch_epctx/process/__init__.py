@@ -2,12 +2,13 @@
 
 Each run is a fresh interpreter in a session of its own, with a scrubbed environment, its output in a bounded file, a
 time limit, and a result that is read as untrusted input. `running` starts, watches and kills; `environment` says what
-a worker sees; `results` reads what it wrote; `logs` makes the tail of its log fit to show.
+a worker sees; `results` reads what it wrote; `logs` makes the tail of its log fit to show; `memory` tells what it uses.
 """
 
 from __future__ import annotations
 
 from hatch_epctx.process.environment import worker_environment
+from hatch_epctx.process.memory import can_measure
 from hatch_epctx.process.running import LOG_LIMIT, Cause, Outcome, kill_workers, run_worker, worker_runs
 from hatch_epctx.process.tools import ToolRun, run_tool
 
@@ -16,6 +17,7 @@ __all__ = [
     "Cause",
     "Outcome",
     "ToolRun",
+    "can_measure",
     "kill_workers",
     "run_tool",
     "run_worker",

@@ -24,7 +24,9 @@ from hatch_epctx import worker
 from hatch_epctx.files import atomic_write, remove_tree
 from hatch_epctx.process.environment import worker_environment
 from hatch_epctx.process.logs import log_tail
+from hatch_epctx.process.memory import memory_in_use
 from hatch_epctx.process.results import read_result
+from hatch_epctx.redact import redact, secrets_of
 from hatch_epctx.worker.protocol import FORMAT, JOB_NAME, LOG_NAME, RESULT_NAME, Job, Result, Task, job_bytes
 
 if sys.platform == "win32":  # pragma: no cover
@@ -40,14 +42,18 @@ LOG_LIMIT: Final = 64 << 20
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.05
 """Seconds between two looks at a worker."""
+_LONGEST_PAUSE_OF_MEMORY: Final = 0.02
+"""The same, of a worker whose memory is limited."""
 
-Cause = Literal["exit", "signal", "timeout", "log-limit", "no-result"]
+Cause = Literal["exit", "signal", "timeout", "log-limit", "memory-limit", "no-result"]
+Killed = Literal["timeout", "log-limit", "memory-limit"]
 """How a worker ended.
 
 exit       by itself; with exit status 0 there is a result, with another there is none
 signal     by a signal that it or somebody else sent
 timeout    killed here, its time was over
 log-limit  killed here, its log was too long
+memory-limit  killed here, it used too much memory
 no-result  by itself with exit status 0, without a readable result
 """
 
@@ -98,6 +104,7 @@ def run_worker(
     env: Mapping[str, str],
     program: Path | None = None,
     log_limit: int = LOG_LIMIT,
+    memory: int | None = None,
 ) -> Outcome:
     """Run one worker to its end.
 
@@ -111,6 +118,7 @@ def run_worker(
         env: variables beside the fixed allow-list.
         program: the worker's program; this package's own when None.
         log_limit: bytes of output.
+        memory: bytes that it may use (see `memory`), where this system can tell; None: no limit.
 
     Raises:
         OSError: the job cannot be written or the process not be started.
@@ -126,14 +134,15 @@ def run_worker(
     with open(folder / LOG_NAME, "xb", buffering=0) as log:
         running = _Worker(program or _own_program(), folder, worker_environment(folder, env), log)
         try:
-            killed = running.watch(start + timeout, log, log_limit)
+            killed = running.watch(_Bounds(deadline=start + timeout, log=log_limit, memory=memory), log)
         except BaseException:
             running.kill()
             raise
         finally:
             code = running.close()
     seconds = time.monotonic() - start
-    result, note = _read(folder / RESULT_NAME, task) if code == 0 and not killed else (None, "")
+    secrets = secrets_of({**os.environ, **env})
+    result, note = _read(folder / RESULT_NAME, task, secrets) if code == 0 and not killed else (None, "")
     cause: Cause = killed or ("signal" if code < 0 else "no-result" if note else "exit")
     number = -code if cause == "signal" else 0
     return Outcome(
@@ -143,8 +152,8 @@ def run_worker(
         exit_code=code if cause in ("exit", "no-result") else None,
         signal=_signal_name(number),
         seconds=seconds,
-        log_tail=log_tail(folder / LOG_NAME, folder),
-        death=_death(cause, code, seconds, timeout=timeout, log_limit=log_limit, note=note),
+        log_tail=log_tail(folder / LOG_NAME, folder, secrets),
+        death=_death(cause, code, seconds, timeout=timeout, log_limit=log_limit, memory=memory or 0, note=note),
     )
 
 
@@ -166,13 +175,26 @@ def _count(task: Task) -> None:
             stream.write(f"{task}\n".encode())
 
 
-def _read(path: Path, task: Task) -> tuple[Result | None, str]:
+def _read(path: Path, task: Task, secrets: tuple[str, ...]) -> tuple[Result | None, str]:
     try:
-        return read_result(path, task), ""
+        result = read_result(path, task)
     except OSError as error:
         return None, f"{path.name}: {error.strerror or error}"
     except ValueError as error:
         return None, f"{path.name}: {str(error)[:200]}"
+    if "error" in result:
+        result["error"] = redact(result["error"], secrets)
+    return result, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """What a worker may use."""
+
+    deadline: float
+    """By `time.monotonic`."""
+    log: int
+    memory: int | None
 
 
 class _Worker:
@@ -205,20 +227,24 @@ class _Worker:
         with _lock:
             _live.add(self)
 
-    def watch(self, deadline: float, log: IO[bytes], log_limit: int) -> Literal["timeout", "log-limit"] | None:
+    def watch(self, bounds: _Bounds, log: IO[bytes]) -> Killed | None:
         """Wait for the end; return why the worker was killed, None when it ended by itself."""
         pause = _FIRST_PAUSE
+        longest = _LONGEST_PAUSE if bounds.memory is None else _LONGEST_PAUSE_OF_MEMORY
         while not self._is_over():
-            if os.fstat(log.fileno()).st_size > log_limit:
+            if why := self._beyond(bounds, log):
                 self.kill()
-                return "log-limit"
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self.kill()
-                return "timeout"
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+                return why
+            time.sleep(max(0.0, min(pause, bounds.deadline - time.monotonic())))
+            pause = min(pause * 1.5, longest)
         return None
+
+    def _beyond(self, bounds: _Bounds, log: IO[bytes]) -> Killed | None:
+        if os.fstat(log.fileno()).st_size > bounds.log:
+            return "log-limit"
+        if bounds.memory is not None and memory_in_use(self._process.pid) > bounds.memory:
+            return "memory-limit"
+        return "timeout" if time.monotonic() >= bounds.deadline else None
 
     def _is_over(self) -> bool:
         """Whether the worker has ended. Where the system can, it is not reaped: its group's number stays its own."""
@@ -283,11 +309,13 @@ _WINDOWS_STATUS: Final[Mapping[int, str]] = {
 }
 
 
-def _death(cause: Cause, code: int, seconds: float, *, timeout: float, log_limit: int, note: str) -> str:
+def _death(cause: Cause, code: int, seconds: float, *, timeout: float, log_limit: int, memory: int, note: str) -> str:
     if cause == "timeout":
         return f"was still running after its time limit of {timeout:g} s and was killed"
     if cause == "log-limit":
         return f"wrote more than {log_limit >> 20} MiB of log and was killed"
+    if cause == "memory-limit":
+        return f"used more than its memory limit of {memory / (1 << 20):,.0f} MiB and was killed after {seconds:.1f} s"
     if cause == "no-result":
         return f"ended without a usable result ({note})"
     if cause == "signal":

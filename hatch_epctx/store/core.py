@@ -33,7 +33,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import is_digest
-from hatch_epctx.errors import StoreError
+from hatch_epctx.errors import EpctxError, StoreError
 from hatch_epctx.files import read_bounded, touch
 from hatch_epctx.lease import Lease, lock
 from hatch_epctx.statcache import StatCache
@@ -55,6 +55,8 @@ _LOOKS: Final = 3
 """Times that `find` follows a marker which changes under its eyes."""
 _DISK: Final = READ_ONLY | {errno.EIO}
 """Errors in a staging folder that are the disk's, not a bug of whoever works there."""
+_NO_FAULT: Final = ("source-changed", "stopped")
+"""Reasons of an error that is no failure of the compile."""
 _SWEEP_LIMIT: Final = 64
 _SWEEP_SECONDS: Final = 0.25
 
@@ -202,10 +204,14 @@ class Store:
             )
 
     @contextmanager
-    def staging(self) -> Iterator[Staging]:
+    def staging(self, *, keep: bool = False) -> Iterator[Staging]:
         """A private folder to compile in, removed at the end.
 
         Where the store may not be written it is a folder for temporary files. The first call sweeps a little.
+
+        Args:
+            keep: when the block fails by an error of this project's family, move what is in the folder to a place
+                where nobody removes it, and add that to the error's detail.
 
         Raises:
             StoreError: it cannot be made, or the disk filled up or the folder was removed while the block was using
@@ -214,6 +220,10 @@ class Store:
         staging = self._staging()
         try:
             yield staging
+        except EpctxError as error:
+            if keep and error.reason not in _NO_FAULT and (kept := staging.keep(self.layout.root / "kept")):
+                error.detail = "\n".join(filter(None, (error.detail, f"kept to look inside: {kept}")))
+            raise
         except OSError as error:
             removed = error.errno == errno.ENOENT and not staging.path.exists()
             if removed or error.errno in FULL or (error.errno in _DISK and _lies_in(error, staging.folder)):

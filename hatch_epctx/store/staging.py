@@ -86,6 +86,25 @@ class Staging:
         """Give folder and claim away: closing what is returned removes the one and gives up the other."""
         return self._claims.pop_all()
 
+    def keep(self, folder: Path) -> Path | None:
+        """Move what the user of this object made out of the claimed folder; return where it is now.
+
+        Args:
+            folder: where it goes to, made when it is not there. A temporary staging folder goes to a temporary one.
+
+        Returns:
+            None where it cannot be kept.
+        """
+        try:
+            if self.temporary:
+                folder = Path(tempfile.mkdtemp(prefix="epctx-kept-"))
+            make_dir(folder, durable=False)
+            kept = folder / self.folder.name
+            move(self.path, kept)
+        except OSError:
+            return None
+        return kept
+
     def take(self, artifacts: tuple[Artifact, ...], source: Path) -> Path:
         """Move exactly `artifacts` from the folder `source` to `out`, verified; return `out`.
 

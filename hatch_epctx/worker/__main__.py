@@ -59,10 +59,17 @@ def main(argv: list[str]) -> None:
 
 
 def _no_core_dumps() -> None:
-    with suppress(ImportError, OSError, ValueError):
+    """No core file, which would hold the model, and no core for a handler either.
+
+    Linux ignores the limit where a handler takes cores by a pipe (core_pattern "|..."), unless it is 1 (core(5)).
+    """
+    with suppress(ImportError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for limit in (1, 0) if sys.platform == "linux" else (0,):
+            with suppress(OSError, ValueError):  # the hard limit may be 0 already
+                resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
+                return
 
 
 def _libc() -> Any:
