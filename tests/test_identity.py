@@ -205,12 +205,14 @@ CHANGES: dict[str, Any] = {
     "requires": ("onnxruntime>=1",),
     "env": {"A": "1"},
     "timeout": 1.0,
+    "memory_limit": 1 << 30,
     "required": False,
     "platform": "win_arm64",
     "companion": True,
     "is_source": True,
 }
-FREE = {"model", "target", "base_target", "source", "requires", "timeout", "required", "platform", "companion"}
+FREE = {"model", "target", "base_target", "source", "requires", "timeout", "memory_limit", "required"}
+FREE |= {"platform", "companion"}
 """Names, places and presentation."""
 ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group"}
 """Fields that the tests of what they are for look at."""
