@@ -26,7 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"changes", "folder", "wheelfile", "sbom"}),
     frozenset({"lockfile", "verification"}),
     frozenset({"pipeline"}),
-    frozenset({"console", "wheel"}),
+    frozenset({"console", "wheel", "firstuse"}),
     frozenset({"frontend"}),
     frozenset({"hatch", "setuptools", "cli"}),
     frozenset({"__main__"}),

@@ -367,14 +367,6 @@ def test_a_compiled_variant_never_compiles_at_start_unless_asked(tmp_path: Path)
 
 
 @pytest.mark.ep_openvino
-def test_compile_is_refused_before_anything_is_looked_at(full: runtime.Package) -> None:
-    with pytest.raises(LookupFailure, match="not available in this version"):
-        full.session("detector", fallback="compile")
-    with pytest.raises(LookupFailure, match="not available in this version"):
-        full.lookup("detector", fallback="compile")
-
-
-@pytest.mark.ep_openvino
 def test_options_of_the_caller_go_over_the_manifests(full: runtime.Package) -> None:
     bf16 = '{"CPU":{"INFERENCE_PRECISION_HINT":"bf16"}}'
     choice = full.lookup(

@@ -263,7 +263,11 @@ def _reject(folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
         "silent-fallback": lambda: openvino("it"),
         "callbacks-unsupported": lambda: openvino("it"),
     }
-    write(folder, make.get(reason, lambda: cpu("it", kind="compiled"))())
+    make["compile-failed"] = make["incompatible"]
+    more = [cpu()] if reason == "compile-failed" else []
+    if more:
+        monkeypatch.setenv("EPCTX_OFFLINE", "1")
+    write(folder, make.get(reason, lambda: cpu("it", kind="compiled"))(), *more)
     if reason == "unverifiable":
         edit(folder, lambda d: variant_of(d, "it")["executor_info"].pop("epctx"))
 
@@ -278,7 +282,9 @@ def test_every_reason_is_told(tmp_path: Path, site: Path, monkeypatch: pytest.Mo
         "not-asked": {"ep": "qnn"},
         "excluded": {"prefer": "!it"},
         "callbacks-unsupported": {"data": "callbacks"},
+        "compile-failed": {"variant": "it", "fallback": "compile"},
     }.get(reason, {"variant": "it"})
+    wishes = {"fallback": "error", **wishes}
     if reason == "version-mismatch":
         install(site, cpu())
         companion(site, "acme_vision_epctx_it", cpu("it", kind="compiled"), version="9")
@@ -287,9 +293,7 @@ def test_every_reason_is_told(tmp_path: Path, site: Path, monkeypatch: pytest.Mo
         _reject(tmp_path / "p", monkeypatch, reason)
         package = runtime.open(tmp_path / "p")
     with pytest.raises(LookupFailure) as caught:
-        package.session("detector", fallback="error", **wishes)
+        package.session("detector", **wishes)
     assert "  it" in caught.value.detail
-    if reason != "version-mismatch":
-        assert caught.value.reason == reason
-    else:
-        assert "belongs to version 9" in caught.value.detail
+    told = {"version-mismatch": "belongs to version 9", "compile-failed": "compiling it here: detector."}
+    assert told[reason] in caught.value.detail if reason in told else caught.value.reason == reason

@@ -7,6 +7,7 @@ identity's lock. A failed variant never stops another one's compile.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +64,8 @@ class Pipeline:
         self.store = store
         self._report = report
         self._recent: tuple[Record, ...] | None = None
+        self._threads: set[int] = set()
+        """Threads that start workers of this pipeline."""
         self._lock = required_lock(project.root) if project.environment.locked else None
         self._preparer = Preparer(store, self._lock or lock)
         self._history = History(store, project.name)
@@ -122,13 +125,23 @@ class Pipeline:
         Raises:
             EpctxError: sources, toolchains or the store are unfit; nothing was compiled.
         """
+        self._threads.add(threading.get_ident())
         return self.obtain(self.prepare())
+
+    def stop(self) -> None:
+        """End a `build` that another thread is in, soon: its workers are killed, what is left fails as stopped.
+
+        A worker may just be starting: call it until `build` has returned.
+        """
+        self._obtainer.stopping.set()
+        kill_workers(frozenset(self._threads))
 
     def obtain(self, planned: Sequence[Planned]) -> Build:
         """Bring variants that were prepared into the store; see `build`."""
         units = units_of(planned)
         jobs = max(1, min(self.project.environment.jobs, len(units)))
-        pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="epctx")
+        own = self._threads.add
+        pool = ThreadPoolExecutor(jobs, thread_name_prefix="epctx", initializer=lambda: own(threading.get_ident()))
         futures: list[Future[tuple[Entry, ...]]] = []
         try:
             futures = [pool.submit(self._obtainer.entries, unit) for unit in units]
@@ -161,7 +174,7 @@ class Pipeline:
             future.cancel()
         running = set(futures)
         while running:
-            kill_workers()  # again and again: a thread may just have started one
+            kill_workers(frozenset(self._threads))  # again and again: a thread may just have started one
             running = wait(running, timeout=_PAUSE).not_done
         for future in futures:
             if not future.cancelled() and future.exception() is None:

@@ -33,7 +33,7 @@ if sys.platform == "win32":  # pragma: no cover
     from hatch_epctx.process.windows import start_in_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 __all__ = ["LOG_LIMIT", "Cause", "Outcome", "kill_workers", "run_worker", "worker_runs"]
 
@@ -88,10 +88,14 @@ def worker_runs() -> dict[str, int]:
         return dict(_runs)
 
 
-def kill_workers() -> None:
-    """Kill all workers that this process runs now, with their groups; their `run_worker` calls return soon."""
+def kill_workers(threads: Collection[int] | None = None) -> None:
+    """Kill workers that this process runs now, with their groups; their `run_worker` calls return soon.
+
+    Args:
+        threads: those that these threads started (`threading.get_ident`); None: all of them.
+    """
     with _lock:
-        live = list(_live)
+        live = [running for running in _live if threads is None or running.thread in threads]
     for running in live:
         running.kill()
 
@@ -224,6 +228,7 @@ class _Worker:
                 raise
             finally:
                 os.close(reader)
+        self.thread = threading.get_ident()
         with _lock:
             _live.add(self)
 

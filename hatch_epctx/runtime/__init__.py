@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
     from hatch_epctx.runtime.choice import Choice, Rejection
+    from hatch_epctx.runtime.compiling import Compile
     from hatch_epctx.runtime.package import Package
 
-__all__ = ["Choice", "Package", "Rejection", "explain", "open"]
+__all__ = ["Choice", "Compile", "Package", "Rejection", "explain", "open"]
 
 
 def open(*names_or_paths: str | PathLike[str]) -> Package:  # noqa: A001  # reads as runtime.open()
@@ -59,9 +60,10 @@ def explain(session: InferenceSession) -> Choice:
 
 def __getattr__(name: str) -> Any:
     """Load the classes of the interface when somebody asks for them by name."""
-    if name not in ("Choice", "Package", "Rejection"):
+    if name not in ("Choice", "Compile", "Package", "Rejection"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from hatch_epctx.runtime.choice import Choice, Rejection
+    from hatch_epctx.runtime.compiling import Compile
     from hatch_epctx.runtime.package import Package
 
-    return {"Choice": Choice, "Package": Package, "Rejection": Rejection}[name]
+    return {"Choice": Choice, "Compile": Compile, "Package": Package, "Rejection": Rejection}[name]

@@ -30,6 +30,7 @@ REASONS: Final = (
     "callbacks-unsupported",
     "creation-failed",
     "silent-fallback",
+    "compile-failed",
 )
 """Why a variant was rejected, in the order in which it is looked at."""
 
@@ -67,6 +68,8 @@ class Choice:
     """Candidates that do not fit, each with its first reason; the ones that were not reached are not among them."""
     package: str = ""
     """The package that brings the variant: the one that was opened, or a companion of it."""
+    compiled_here: bool = False
+    """No variant of the package: compiled on this machine, now or by an earlier start (fallback="compile")."""
     fallback: bool = False
     """The source model on the CPU, because no compiled variant could be used."""
     note: str = ""

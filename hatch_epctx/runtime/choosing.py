@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from hatch_epctx.errors import LookupFailure
 from hatch_epctx.runtime.choice import Choice, Rejection, listing
+from hatch_epctx.runtime.compiling import compiled_choices
 from hatch_epctx.runtime.contextdata import Supply, is_storage
 from hatch_epctx.runtime.selection import Candidate, candidates, remedies, source_of
 
@@ -39,8 +40,11 @@ def choices(request: Request, rejected: list[Rejection]) -> Iterator[Choice]:
         if candidate.differences:
             log().info("%s: %s: %s: %s", request.package, request.model, choice.variant, candidate.differences)
         yield choice
+    if request.fallback == "compile":
+        yield from compiled_choices(request, request.how, rejected)
+    wanted = request.how.otherwise if request.fallback == "compile" else request.fallback
     source = source_of(request.held, request.wish.preference)
-    if request.fallback != "source" or source is None or any(c.variant is source.variant for c in fitting):
+    if wanted != "source" or source is None or any(c.variant is source.variant for c in fitting):
         return
     choice = _choice(replace(request, provider={}), source, rejected)
     text = "%s: %s: using the source model on the CPU:\n%s"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.manifest import Manifest
     from hatch_epctx.runtime.choice import Choice, Rejection
+    from hatch_epctx.runtime.compiling import Compile
     from hatch_epctx.runtime.contextdata import ContextData, Data
 
 __all__ = ["Package"]
@@ -89,7 +90,7 @@ class Package:
         device: str | None = None,
         variant: str | None = None,
         prefer: str | Sequence[str] | OrtExecutionProviderDevicePolicy | None = None,
-        fallback: Fallback = "source",
+        fallback: Fallback | Compile = "source",
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
         session_options: Mapping[str, str] | None = None,
@@ -105,7 +106,8 @@ class Package:
                 devices, variant names and globs, the most wanted first; "!qnn" rules out. The user's EPCTX_PREFER
                 goes over it. Without any: as declared.
             fallback: what to do when no compiled variant fits: "error"; "source", the shipped source model on the
-                CPU EP, with a warning in the log; "compile" is not available in this version.
+                CPU EP, with a warning in the log; "compile", compile on this machine what was compiled for others
+                (needs the build extra and a shipped source), or a `Compile` that says how. It may take minutes.
             verify: check the chosen variant's files against their digests: "once" per file and machine, "always",
                 "never".
             provider_options: for the EP, over the manifest's; not used for a fallback.
@@ -142,7 +144,7 @@ class Package:
         device: str | None = None,
         variant: str | None = None,
         prefer: str | Sequence[str] | OrtExecutionProviderDevicePolicy | None = None,
-        fallback: Fallback = "source",
+        fallback: Fallback | Compile = "source",
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
         session_options: Mapping[str, str] | SessionOptions | None = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from hatch_epctx.errors import LookupFailure, suggest
 from hatch_epctx.runtime import plugins
+from hatch_epctx.runtime.compiling import Compile
 from hatch_epctx.runtime.contextdata import ContextData, Data, is_storage
 from hatch_epctx.runtime.options import as_texts
 from hatch_epctx.runtime.preference import preference
@@ -34,6 +35,8 @@ class Request:
     held: tuple[Held, ...]
     wish: Wish
     fallback: Fallback
+    how: Compile
+    """How to compile, where `fallback` says so."""
     verify: Verify
     provider: Mapping[str, str]
     entries: Mapping[str, str]
@@ -53,7 +56,7 @@ def make_request(
     device: str | None,
     variant: str | None,
     prefer: object,
-    fallback: str,
+    fallback: str | Compile,
     verify: str,
     provider_options: Mapping[str, str] | None,
     session_options: Mapping[str, str] | SessionOptions | None,
@@ -66,17 +69,13 @@ def make_request(
         LookupFailure: no such variant, an option of the caller's that cannot be, or something that is not available.
         ValueError, TypeError: an argument is none of its kind.
     """
+    how = fallback if isinstance(fallback, Compile) else Compile()
+    fallback = "compile" if isinstance(fallback, Compile) else fallback
     _check_words(fallback=(fallback, get_args(Fallback)), verify=(verify, get_args(Verify)))
     if device is not None:
         _check_words(device=(device, ("cpu", "gpu", "npu")))
     if data is not None and not is_storage(data):
         _check_words(data=(str(data), (*get_args(Data), "an object with a method read(name, digest, size)")))
-    if fallback == "compile":
-        raise LookupFailure(
-            "fallback='compile' is not available in this version",
-            remedy="Use 'source' and ship the source model, or 'error'.",
-            reason="not-available",
-        )
     _check_variant(variant, held, f"{package}.{model}")
     base, entries = _split(session_options)
     return Request(
@@ -91,6 +90,7 @@ def make_request(
             preference=preference(prefer),
         ),
         fallback=cast("Fallback", fallback),
+        how=how,
         verify=cast("Verify", verify),
         provider=as_texts(provider_options, "provider_options"),
         entries=entries,

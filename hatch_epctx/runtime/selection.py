@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hatch_epctx.errors import LookupFailure
 from hatch_epctx.runtime import plugins
 from hatch_epctx.runtime.choice import Rejection
 from hatch_epctx.runtime.fit import Fit, device_type, fit
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hatch_epctx.manifest import Variant
     from hatch_epctx.runtime.folders import Folder, Held
 
-__all__ = ["Candidate", "Wish", "candidates", "remedies", "source_of"]
+__all__ = ["Candidate", "Wish", "candidates", "device_for", "remedies", "source_of"]
 
 _DISTRIBUTION = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?\Z")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}\Z")
@@ -103,6 +104,18 @@ def source_of(held: Iterable[Held], preference: Preference) -> Candidate | None:
             excluded = preference.excluded_by(variant.name, variant.ep, _devices(variant, "cpu"))
             return None if excluded else _on_cpu(item)
     return None
+
+
+def device_for(item: Held, wish: Wish) -> OrtEpDevice | None:
+    """The device that would run a variant, whatever else is against it.
+
+    Raises:
+        LookupFailure: there is none after all.
+    """
+    try:
+        return _pick(item.variant, wish, plugins.devices(item.variant.ep))
+    except (plugins.Missing, _Rejected) as no:
+        raise LookupFailure(no.text, reason=no.reason) from no
 
 
 def remedies(held: Iterable[Held], rejected: Iterable[Rejection]) -> str:
