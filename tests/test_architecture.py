@@ -26,7 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"changes", "folder", "wheelfile", "sbom"}),
     frozenset({"lockfile", "verification"}),
     frozenset({"pipeline"}),
-    frozenset({"console", "wheel", "firstuse"}),
+    frozenset({"console", "firstuse", "provenance", "wheel", "wheelvariant"}),
     frozenset({"frontend"}),
     frozenset({"hatch", "setuptools", "cli"}),
     frozenset({"__main__"}),

@@ -221,3 +221,34 @@ def pins(parser: ArgumentParser) -> None:
         help="an identity or its first digits, or variants of the project by name or glob (MODEL.TARGET)",
     )
     project(parser)
+
+
+def provenance(parser: ArgumentParser) -> None:
+    """Arguments of `epctx provenance`."""
+    parser.add_argument("wheel", type=Path, metavar="WHEEL", help="a wheel with compiled models")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write it here (default: standard output)")
+    parser.add_argument("--builder-id", metavar="URI", help="the platform that built the wheel")
+    parser.add_argument(
+        "--predicate-only", action="store_true", help="the predicate alone, for tools that make the statement"
+    )
+
+
+def variant(parser: ArgumentParser) -> None:
+    """Arguments of `epctx variant`."""
+    parser.add_argument("wheel", type=Path, metavar="WHEEL", help="a wheel with compiled models")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write it here (default: beside the wheel)")
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="P",
+        help="what a machine must have, 'namespace :: feature :: value'; may be repeated",
+    )
+    parser.add_argument("--label", metavar="L", help="stands in the file name (default: made of the properties)")
+    parser.add_argument(
+        "--provider",
+        action="append",
+        default=[],
+        metavar="NS=R",
+        help="the requirement that provides a namespace; may be repeated",
+    )

@@ -129,6 +129,18 @@ COMMANDS: Final[tuple[Command, ...]] = (
         text="re-hash a wheel, installed package, folder or ONNX file and check every reference",
     ),
     Command(
+        name="provenance",
+        run="provenance.provenance",
+        arguments=arguments.provenance,
+        text="an in-toto statement (SLSA provenance) about a wheel, to be signed",
+    ),
+    Command(
+        name="variant",
+        run="variant.variant",
+        arguments=arguments.variant,
+        text="the wheel variant (PEP 825) of a wheel; experimental",
+    ),
+    Command(
         name="lock",
         run="lock.lock",
         arguments=arguments.lock,
