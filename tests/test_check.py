@@ -121,6 +121,16 @@ def test_one_sample_or_several_along_a_further_axis(tmp_path: Path) -> None:
     assert [sample["ids"].tolist() for sample in three] == [[7]] * 3
 
 
+def test_scalars_stay_arrays(tmp_path: Path) -> None:
+    scalar = Input(name="x", dtype=F32, shape=())
+    for samples in (
+        read_samples(npz(tmp_path / "one.npz", x=np.float32(2)), [scalar]),
+        read_samples(npz(tmp_path / "two.npz", x=np.ones(2, F32)), [scalar]),
+        [generated([scalar], seed=0, ranges={}, unknown=1)],
+    ):
+        assert all(isinstance(sample["x"], np.ndarray) and sample["x"].shape == () for sample in samples)
+
+
 def test_types_are_widened_and_narrowed_within_their_kind(tmp_path: Path) -> None:
     file = npz(tmp_path / "a.npz", x=np.ones((1, 5, 2), np.float64), ids=np.array([7], np.int32))
     (sample,) = read_samples(file, [X, IDS])
@@ -169,6 +179,8 @@ def test_generated_inputs_keep_to_their_ranges_and_their_seed() -> None:
     assert set(sample["ids"].tolist()) == {5, 6, 7}
     assert same(generated(inputs, seed=1, ranges=ranges, unknown=4)["x"], sample["x"])
     assert not same(generated(inputs, seed=2, ranges=ranges, unknown=4)["x"], sample["x"])
+    with pytest.raises(TaskError, match="no whole number lies in the range of input 'ids'"):
+        generated(inputs, seed=1, ranges={"ids": (0.2, 0.8)}, unknown=4)
     with pytest.raises(TaskError, match="the model has no input 'y'"):
         generated(inputs, seed=1, ranges={"y": (0, 1)}, unknown=4)
 

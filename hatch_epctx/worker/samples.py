@@ -82,7 +82,11 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         said = ", ".join(f"{name!r} {len(stack)}" for name, stack in stacks.items())
         raise _bad(path, f"its inputs hold different numbers of samples: {said}", "Give all inputs equally many.")
     count = min(max(counts, default=1), SAMPLES)
-    return [{name: stack[index if len(stack) > 1 else 0] for name, stack in stacks.items()} for index in range(count)]
+    # A scalar's sample has to stay an array: ONNX Runtime takes no numpy.float32.
+    return [
+        {name: np.asarray(stack[index if len(stack) > 1 else 0]) for name, stack in stacks.items()}
+        for index in range(count)
+    ]
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -155,10 +159,17 @@ def _array(generator: np.random.Generator, value: Input, bounds: Sequence[float]
         shape = _filled(value.shape or (), 1)
     low, high = bounds
     if value.dtype.kind == "f":
-        return (low + (high - low) * generator.random(shape)).astype(value.dtype)
+        return np.asarray(low + (high - low) * generator.random(shape), dtype=value.dtype)
     if value.dtype.kind == "O":
         return np.full(shape, "a", dtype=value.dtype)
-    return generator.integers(math.ceil(low), math.floor(high), size=shape, endpoint=True).astype(value.dtype)
+    low, high = math.ceil(low), math.floor(high)
+    if low > high:
+        raise TaskError(
+            "bad-inputs",
+            f"no whole number lies in the range of input {value.name!r}, which is {value.dtype}",
+            remedy=f"Give {value.name!r} another range in check.ranges.",
+        )
+    return np.asarray(generator.integers(low, high, size=shape, endpoint=True), dtype=value.dtype)
 
 
 def _filled(shape: Sequence[int | None], unknown: int) -> tuple[int, ...]:
