@@ -74,7 +74,7 @@ def _print(built: Build) -> None:
                 str(entry.check.get("outcome", "-")) if entry.check else "-",
             )
         )
-    table(("VARIANT", "IDENTITY", "STATUS", "TIME", "SIZE", "COVERAGE", "CHECK"), rows)
+    table(("VARIANT", "IDENTITY", "STATUS", "TIME", "SIZE", "COVERAGE", "CHECK"), rows, optional=("COVERAGE", "CHECK"))
     for entry in built.entries:
         if left := left_in_words(entry.facts.get("left")):
             say(f"{entry.variant.name}: left to the CPU: {left}")

@@ -93,8 +93,8 @@ def _packages(found: _Found, options: Namespace) -> int:
     for package in packages:
         name = " ".join(part for part in (package["package"], package["version"]) if part) or "(no name)"
         say(f"{package['folder']}: {name}, {size(package['size'])}")
-        head = ("VARIANT", "EP", "DEVICE", "IDENTITY", "NODES", "COVERAGE", "CHECK", "SIZE", "BUILT WITH")
-        table(head, [_row(row) for row in package["variants"]])
+        head = ("VARIANT", "EP", "DEVICE", "IDENTITY", "COVERAGE", "CHECK", "SIZE", "BUILT WITH")
+        table(head, [_row(row) for row in package["variants"]], optional=("COVERAGE", "CHECK"))
         for row in package["variants"] if options.verbose else ():
             _print_variant(row)
         for problem in package["problems"]:
@@ -106,10 +106,18 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     runtime = row["runtime"]
     built = " ".join(str(runtime[key]) for key in ("distribution", "version") if key in runtime)
     identity = (row["identity"] or "-")[:12]
-    nodes = f"{row['context_nodes']}, {row['nodes_left']} left" if row["kind"] == "compiled" else "-"
     coverage, check = coverage_in_words(row, row["ep"]), str(row["check"].get("outcome", "-"))
-    place = (row["variant"], row["ep"], row["device"] or "-", identity)
-    return (*place, nodes, coverage, check, size(row["size"]), cut(built or "-", 48))
+    ep = row["ep"].removesuffix("ExecutionProvider") or row["ep"]
+    return (
+        row["variant"],
+        ep,
+        row["device"] or "-",
+        identity,
+        coverage,
+        check,
+        size(row["size"]),
+        cut(built or "-", 48),
+    )
 
 
 def _print_variant(row: Mapping[str, Any]) -> None:
@@ -117,6 +125,18 @@ def _print_variant(row: Mapping[str, Any]) -> None:
     say(f"  identity {row['identity'] or '(none)'}")
     if row["compatibility"]:
         say(f"  compatibility {_short(row['compatibility'])}")
+    _print_findings(row)
+    for key, title in (("session_options", "session option"), ("provider_options", "provider option")):
+        for name, value in row[key].items():
+            say(f"  {title} {name} = {cut(value, 80)}")
+    for item in row["artifacts"]:
+        say(f"  {item['role']} {item['path']}, {size(item['size'])}, sha256 {item['sha256']}")
+
+
+def _print_findings(row: Mapping[str, Any]) -> None:
+    """What the compile, the load check and the check found."""
+    if row["kind"] == "compiled":
+        say(f"  {row['context_nodes']} EPContext nodes, {row['nodes_left']} other ones")
     if row["coverage"]:
         say(f"  coverage {coverage_in_words(row, row['ep'])} nodes")
     if left := left_in_words(row["left"]):
@@ -128,11 +148,6 @@ def _print_variant(row: Mapping[str, Any]) -> None:
         say(f"  group {row['group'].get('name')} {words}: {', '.join(map(str, row['group'].get('members', ())))}")
     if row["load_check"]:
         say(f"  load check {cut(row['load_check'], 120)}")
-    for key, title in (("session_options", "session option"), ("provider_options", "provider option")):
-        for name, value in row[key].items():
-            say(f"  {title} {name} = {cut(value, 80)}")
-    for item in row["artifacts"]:
-        say(f"  {item['role']} {item['path']}, {size(item['size'])}, sha256 {item['sha256']}")
 
 
 def _short(text: str) -> str:

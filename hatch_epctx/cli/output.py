@@ -15,7 +15,7 @@ from hatch_epctx.console import Lines, printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hatch_epctx.config import LogLevel
 
@@ -46,10 +46,20 @@ def emit_json(options: Namespace, value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print left-aligned columns, each as wide as its widest cell; the last one is never padded."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, optional: Collection[str] = ()) -> None:
+    """Print left-aligned columns, each as wide as its widest cell; the last one is never padded.
+
+    Args:
+        head: titles of the columns.
+        rows: the cells; "-" says that there is nothing to say.
+        optional: titles of columns that are left out where no row has anything to say.
+    """
     lines = [[_cell(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    for column in reversed(range(len(head))):
+        if head[column] in optional and all(line[column] in ("-", "") for line in lines[1:]):
+            for line in lines:
+                del line[column]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
         say("  ".join([*cells, line[-1]]).rstrip())

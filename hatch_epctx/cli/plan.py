@@ -29,9 +29,10 @@ def plan(options: Namespace) -> int:
         variant = entry.variant
         coverage = coverage_in_words(entry.facts, variant.provider.names[0])
         price = duration(known["seconds"]) if known else "-"
-        head = (variant.name, variant.provider.key, variant.device, shown, entry.status)
-        rows.append((*head, price, coverage, why(pipeline, entry)))
-    table(("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COST", "COVERAGE", "WHY"), rows)
+        place = (variant.name, variant.provider.key, variant.device, shown, entry.status)
+        rows.append((*place, price, coverage, why(pipeline, entry)))
+    head = ("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COST", "COVERAGE", "WHY")
+    table(head, rows, optional=("COST", "COVERAGE"))
     counts = {status: sum(entry.status == status for entry in entries) for status in ("hit", "miss", "skipped")}
     text = f"{len(entries)} variants: {counts['hit']} hits, {counts['miss']} to compile"
     if always := sum(bool(entry.uncertain) for entry in entries):
