@@ -6,8 +6,11 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import sysconfig
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -16,7 +19,19 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import pytest
 from onnx import helper
-from support import OPENVINO_TARGET, QNN_TARGET, STUB_TARGET, Factory, Run, Tree, epctx, here, save, small_model
+from support import (
+    OPENVINO_TARGET,
+    QNN_TARGET,
+    REPOSITORY,
+    STUB_TARGET,
+    Factory,
+    Run,
+    Tree,
+    epctx,
+    here,
+    save,
+    small_model,
+)
 
 from hatch_epctx.cli.parser import COMMANDS
 from hatch_epctx.digest import digest_bytes, is_digest
@@ -740,10 +755,29 @@ def test_any_encoding_will_do(encoding: str, factory: Factory) -> None:
     assert json.loads(answer.out)["path"] == str(out)
 
 
-def test_a_reader_that_leaves_is_no_error(project: Tree) -> None:
-    import subprocess
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_an_interrupt_ends_the_workers_and_leaves_nothing(factory: Factory, tmp_path: Path) -> None:
+    tree = factory.project(f'{STUB_TARGET}provider-options = {{ mode = "slow", seconds = 300 }}\n')
+    trace = tmp_path / "workers"
+    environment = {**os.environ, "EPCTX_TRACE_WORKERS": str(trace)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), str(STUB_FOLDER)])
+    command = [sys.executable, "-m", "hatch_epctx", "build"]
+    with subprocess.Popen(command, cwd=tree.root, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        while not trace.exists() or "compile" not in trace.read_text(encoding="utf-8"):
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors.splitlines()[-1] == "epctx: interrupted"
+    assert "Traceback" not in errors
+    staging = Path(os.environ["EPCTX_CACHE_DIR"]) / "v1" / "staging"
+    assert list(staging.iterdir()) == []
+    assert "1 to compile" in here("plan", cwd=tree.root).out
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), str(STUB_FOLDER)])}
+
+def test_a_reader_that_leaves_is_no_error(project: Tree) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(STUB_FOLDER)])}
     command = [sys.executable, "-m", "hatch_epctx", "schema"]
     running = subprocess.Popen(
         command, cwd=project.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -130,8 +130,8 @@ def _shown(device: ProbedDevice) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any], *, verbose: bool) -> None:
     say(f"hatch-epctx {facts['hatch-epctx']}, Python {facts['python']}, {facts['platform']}")
-    versions = facts["distributions"].items()
-    say(", ".join(f"{name} {version}" for name, version in versions if version))
+    if versions := [f"{name} {version}" for name, version in facts["distributions"].items() if version]:
+        say(", ".join(versions))
     if facts["message"]:
         say(facts["message"])
         return
