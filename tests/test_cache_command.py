@@ -207,7 +207,9 @@ def test_a_build_collects_by_the_limits_of_its_project(epctx: Command, factory: 
     tree.write(_declared(tree) + '[tool.epctx.cache]\nmax-size = "1KiB"\n')
     run = epctx("build", cwd=tree.root)
     assert "collected 2 generations" in run.err
-    assert "more than 0.0 MiB (cache.max-size)" in run.err
+    # A build collects for two seconds at most; on a busy machine the next one comes to the end.
+    said = run.err + epctx("build", cwd=tree.root).err
+    assert "more than 0.0 MiB (cache.max-size)" in said
     assert len(epctx.listed()) == 2  # this build's own
     tree.write(_declared(tree) + '[tool.epctx.cache]\nmax-age = "1h"\n')
     for path in store.layout.markers.rglob("*.json"):

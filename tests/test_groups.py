@@ -203,7 +203,8 @@ class TestBuild:
         tree = project(factory)
         tree.write(
             f'[tool.epctx.models.prefill]\nsource = "models/prefill.onnx"\n'
-            f'[tool.epctx.models.decode]\nsource = "models/decode.onnx"\nfree-dimensions = {{ no = 1 }}\n{GROUP}{STUB}'
+            f'[tool.epctx.models.decode]\nsource = "models/decode.onnx"\n'
+            f'free-dimensions = {{ no = 1 }}\nprepare = ["infer-shapes"]\n{GROUP}{STUB}'
         )
         with build(tree, tmp_path / "store") as built, pytest.raises(ModelError) as caught:
             built.raise_for_failures()

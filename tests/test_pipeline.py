@@ -638,7 +638,9 @@ def test_the_last_identity_is_remembered_by_name(factory: Factory) -> None:
     with pipe.build() as built:
         identity = only(built.entries).planned.identity
     assert identity is not None
-    assert pipe.last(variant) == (identity.digest, identity.document)
+    last = pipe.last(variant)
+    assert last is not None
+    assert (last.identity, last.document, last.own) == (identity.digest, identity.document, True)
     tree.root.rename(tree.root.with_name("moved"))
     assert pipeline(tree.root.with_name("moved")).last(variant) == pipe.last(variant)
 
