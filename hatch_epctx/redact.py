@@ -20,7 +20,7 @@ _SHORTEST: Final = 4
 """Characters of a value that is cut: "1" or "on" would take half the text with it."""
 
 _NAME = re.compile(
-    r"(?i)token|secret|passw|passphrase|credential|cookie|api_?key|access_?key|private_?key|(?:^|_)(?:auth|key|pwd)(?:$|_)"
+    r"(?i)token|secret|passw|passphrase|credential|cookie|api_?key|access_?key|private_?key|(?:^|_)(?:auth|key)(?:$|_)|_pwd(?:$|_)"
 )
 _FORMS: Final = (
     r"gh[pousr]_[A-Za-z0-9]{20,}",  # GitHub

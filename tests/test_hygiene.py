@@ -26,13 +26,26 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="memory of other proc
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "SECRET", "MY_PASSWORD", "passwd", "API_KEY", "APIKEY", "AWS_ACCESS_KEY_ID", "KEY", "GIT_AUTH", "PWD"],
+    [
+        "HF_TOKEN",
+        "SECRET",
+        "MY_PASSWORD",
+        "passwd",
+        "API_KEY",
+        "APIKEY",
+        "AWS_ACCESS_KEY_ID",
+        "KEY",
+        "GIT_AUTH",
+        "MYSQL_PWD",
+    ],
 )
 def test_names_that_tell_of_a_secret(name: str) -> None:
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize("name", ["PATH", "KEYBOARD", "MONKEY", "AUTHOR", "ONEDNN_MAX_CPU_ISA", "CPWD_DIR", "HOME"])
+@pytest.mark.parametrize(
+    "name", ["PATH", "KEYBOARD", "AUTHOR", "ONEDNN_MAX_CPU_ISA", "CPWD_DIR", "HOME", "PWD", "OLDPWD"]
+)
 def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)
 
