@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.config import LogLevel, Variant
 
-__all__ = ["Lines", "missing_extra", "printable"]
+__all__ = ["Lines", "duration", "missing_extra", "printable", "size"]
 
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 """Control characters but tab and newline, and those that turn the direction of writing."""
@@ -28,12 +28,14 @@ _BUILD_MODULES: Final = frozenset(
         "cyclonedx",
         "filelock",
         "hatchling",
+        "jinja2",
         "onnx",
         "packaging",
         "platformdirs",
         "pydantic",
         "pyproject_hooks",
         "rfc8785",
+        "rich",
         "tomli",
     }
 )
@@ -42,6 +44,31 @@ _BUILD_MODULES: Final = frozenset(
 def printable(text: str) -> str:
     """`text` with control characters spelt out: names in models and wheels must not drive a terminal."""
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def size(count: int) -> str:
+    """A number of bytes for people: "512 B", "1.5 MiB"."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "37 ms", "0.4 s", "12 s", "3 min 20 s", "1 h 5 min"."""
+    if 0 < seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1000:.1f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
 class Lines:

@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hatch_epctx.console import Lines, printable
+from hatch_epctx.console import Lines, duration, printable, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -72,27 +72,6 @@ def _cell(text: str) -> str:
 def cut(text: str, width: int) -> str:
     """`text` in at most `width` characters, with dots where something is left out."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
-
-
-def size(count: int) -> str:
-    """A number of bytes for people: "512 B", "1.5 MiB"."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def duration(seconds: float) -> str:
-    """A time for people: "0.4 s", "12 s", "3 min 20 s", "1 h 5 min"."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def progress(options: Namespace, level: LogLevel) -> Lines:

@@ -87,6 +87,7 @@ def compile_variant(
     _keep_only(folder, names)
     facts = _facts(result) | prepared
     facts["seconds"] = {"compile": round(outcome.seconds, 3)}
+    facts["startup"] = _startup(result, "compile")
     if variant.load_check:
         _load_check(variant, folder, facts)
         _keep_only(folder, names)
@@ -213,6 +214,12 @@ def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
     reason = (result.get("extra") or {}).get("not_run")
     facts["load_check"] = f"not run here: {reason}" if reason else "passed"
     facts["seconds"]["load"] = round(outcome.seconds, 3)
+    facts["startup"] = {**facts.get("startup", {}), **_startup(result, "session", "run")}
+
+
+def _startup(result: Result, *steps: str) -> dict[str, float]:
+    """Seconds of steps of a worker, without the start of its process: what an application would wait for."""
+    return {step: round(result["seconds"][step], 4) for step in steps if step in result.get("seconds", {})}
 
 
 def _facts(result: Result) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 `core` is what front ends call; `preparing` gives variants their identities, `obtaining` finds or makes the generation
 of one, `locking` holds both against epctx.lock and `relocking` makes one, `history` remembers each variant's last
-identity, `progress` says what goes on, `records` are what callers get.
+identity, `earlier` compares with what there was, `summary` keeps what became of a build, `progress` says what goes on,
+`records` are what callers get.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
 from hatch_epctx.pipeline.relocking import Relocked, relock
+from hatch_epctx.pipeline.summary import recall_summary, summary
 
 __all__ = [
     "ATTEMPTS",
@@ -30,6 +32,8 @@ __all__ = [
     "Status",
     "last_key",
     "raise_all",
+    "recall_summary",
     "relock",
     "silent",
+    "summary",
 ]

@@ -8,6 +8,7 @@ identity's lock. A failed variant never stops another one's compile.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, units_of
+from hatch_epctx.pipeline.summary import remember_summary
 from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
@@ -126,7 +128,10 @@ class Pipeline:
             EpctxError: sources, toolchains or the store are unfit; nothing was compiled.
         """
         self._threads.add(threading.get_ident())
-        return self.obtain(self.prepare())
+        self._obtainer.begun = time.monotonic()
+        built = self.obtain(self.prepare())
+        remember_summary(self.store, built)
+        return built
 
     def stop(self) -> None:
         """End a `build` that another thread is in, soon: its workers are killed, what is left fails as stopped.
@@ -154,7 +159,7 @@ class Pipeline:
         entries = tuple(by_name[item.variant.name] for item in planned)
         if not self.project.environment.offline:  # what goes now could not be made again
             self._collect(entries)
-        return Build(project=self.project, entries=entries)
+        return Build(project=self.project, entries=entries, seconds=time.monotonic() - self._obtainer.begun)
 
     def _collect(self, entries: tuple[Entry, ...]) -> None:
         """Bring the store back within its limits; leases keep what this build is going to use."""

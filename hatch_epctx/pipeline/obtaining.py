@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import compile as compiling
+from hatch_epctx.changes import in_words
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.pipeline.checking import Checker, check_coverage
 from hatch_epctx.pipeline.progress import signs_of_life
@@ -76,6 +77,8 @@ class Obtainer:
         self._checker = Checker(store, report=report)
         self._locked = locked
         self._keep = keep
+        self.begun = time.monotonic()
+        """When the build began."""
         self.stopping = threading.Event()
         """Set it to end waits for locks and to start no further compile."""
 
@@ -86,6 +89,7 @@ class Obtainer:
                 self._report(planned.variant, f"skipped: {planned.skipped}")
             return tuple(Entry(planned=planned, status="skipped", reason=planned.skipped) for planned in unit)
         start = time.monotonic()
+        since = [self._since(planned) for planned in unit]
         try:
             entries = self._obtain(unit)
         except EpctxError as error:
@@ -93,7 +97,17 @@ class Obtainer:
         for entry in entries:
             if entry.status == "failed":
                 self._report(entry.variant, "failed")
-        return tuple(replace(entry, seconds=time.monotonic() - start) for entry in entries)
+        return tuple(
+            replace(
+                entry,
+                changed=changed,
+                first=first,
+                started=start - self.begun,
+                seconds=time.monotonic() - start,
+                worker=_worker(),
+            )
+            for entry, (changed, first) in zip(entries, since, strict=True)
+        )
 
     def find(self, identity: Identity) -> Generation | Miss:
         """The selected generation of `identity`, leased and verified, or why there is none."""
@@ -150,6 +164,14 @@ class Obtainer:
                 undo.pop_all()
         return entries
 
+    def _since(self, planned: Planned) -> tuple[tuple[str, ...], bool]:
+        """What changed since the variant's last result, in words, and whether there is none."""
+        last = self._history.last(planned.variant)
+        if last is None or planned.identity is None:
+            return (), last is None
+        same = last.identity == planned.identity.digest
+        return () if same else in_words(last.document, planned.identity.document), False
+
     def _demanded(self, entry: Entry, identity: Identity, generation: Generation, failure: EpctxError | None) -> Entry:
         """The entry of a result that meets what the variant demands beyond its identity; else a failed one.
 
@@ -164,7 +186,7 @@ class Obtainer:
         except SourceChangedError:
             raise
         except EpctxError as error:
-            return Entry(planned=entry.planned, status="failed", error=error)
+            return replace(self.shown(entry, generation), status="failed", error=error, generation=None)
         return replace(self.shown(entry, generation), check=check)
 
     def shown(self, entry: Entry, generation: Generation) -> Entry:
@@ -284,6 +306,12 @@ class Obtainer:
         now = self._preparer.prepare(planned.variant).identity
         if now is None or planned.identity is None or now.digest != planned.identity.digest:
             raise SourceChangedError("the source or its toolchain changed meanwhile", reason="source-changed")
+
+
+def _worker() -> int:
+    """The number of this thread among those of the build's pool."""
+    number = threading.current_thread().name.rpartition("_")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def _record(identity: Identity, compiled: Compiled) -> Record:

@@ -76,8 +76,16 @@ class Entry:
     """Of the generation's record: coverage, operators left, metadata lost and so on."""
     prepared: Path | None = None
     """The model that was compiled, where it was prepared: in the store, as long as the generation is not collected."""
+    changed: tuple[str, ...] = ()
+    """What changed since the variant's last result, in words; empty where nothing did, or there is none."""
+    first: bool = False
+    """There was no last result of the variant."""
+    started: float = 0.0
+    """When the work on the variant began, in seconds of the build; presentation only, like the two below."""
     seconds: float = 0.0
-    """Wall time of this build's work on the variant; presentation only."""
+    """Wall time of this build's work on the variant."""
+    worker: int = 0
+    """Which of the jobs that ran side by side did it, from 0."""
 
     @property
     def variant(self) -> Variant:
@@ -101,6 +109,8 @@ class Build:
 
     project: Project
     entries: tuple[Entry, ...]
+    seconds: float = 0.0
+    """Wall time, identities included; presentation only."""
 
     def __enter__(self) -> Self:
         return self
