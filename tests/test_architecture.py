@@ -27,6 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"lockfile", "verification"}),
     frozenset({"pipeline"}),
     frozenset({"console", "firstuse", "provenance", "wheel", "wheelvariant"}),
+    frozenset({"report"}),
     frozenset({"frontend"}),
     frozenset({"hatch", "setuptools", "cli"}),
     frozenset({"__main__"}),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 AVAILABLE = {
     "package",
+    "report",
     "models.*.source",
     "models.*.free-dimensions",
     "models.*.free-dimension-denotations",
@@ -72,7 +73,6 @@ AVAILABLE = {
 
 USES = {
     "executor": 'executor = "reapi"',
-    "report": "report = true",
     "targets.*.ep-cache": "[targets.t]\nep = 'qnn'\nep-cache = true",
     "cache.remote": "[cache]\nremote = 'grpc://cache.example:8980'",
     "cache.remote-mode": "[cache]\nremote-mode = 'read-only'",
@@ -176,7 +176,7 @@ def test_using_a_refused_part_is_an_error(pattern: str) -> None:
 
 
 def test_a_refused_part_in_an_override_counts_only_where_it_applies() -> None:
-    table = {"package": "acme", "overrides": [{"if": {"env": {"X": True}}, "report": True}]}
-    assert load_settings(table, environ={}, state="wheel").report is False
-    with pytest.raises(ConfigError, match=r"^tool\.epctx\.overrides\[0\]\.report: not available in this version"):
+    table = {"package": "acme", "overrides": [{"if": {"env": {"X": True}}, "executor": "reapi"}]}
+    assert load_settings(table, environ={}, state="wheel").executor == "local"
+    with pytest.raises(ConfigError, match=r"^tool\.epctx\.overrides\[0\]\.executor: not available in this version"):
         load_settings(table, environ={"X": "1"}, state="wheel")

@@ -23,6 +23,7 @@ __all__ = [
     "pins",
     "plan",
     "project",
+    "report",
     "selection",
     "verify",
 ]
@@ -144,6 +145,14 @@ def compile_one(parser: ArgumentParser) -> None:
     parser.add_argument("--no-load-check", action="store_true", help="do not open the result in a second process")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="limit of one compile")
     parser.add_argument("--stable-alias", action="store_true", help="also write the context binary under a plain name")
+
+
+def report(parser: ArgumentParser) -> None:
+    """Arguments of `epctx report`."""
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="write the page here (default: a place in the store, printed)"
+    )
+    project(parser)
 
 
 def verify(parser: ArgumentParser) -> None:

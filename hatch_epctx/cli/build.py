@@ -12,6 +12,7 @@ from hatch_epctx.errors import ConfigError
 from hatch_epctx.findings import coverage_in_words, left_in_words
 from hatch_epctx.frontend import project_version, refresh
 from hatch_epctx.manifest import ROLES
+from hatch_epctx.report import report_build
 from hatch_epctx.wheel import check_out, replace_package
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def build(options: Namespace) -> int:
         described_ = {"variants": [described(pipeline, entry) for entry in built.entries]}
         if not options.json:
             _print(built)
+        report_build(built, pipeline.store, complain)
         try:
             built.raise_for_failures()
             if wheels_wanted:

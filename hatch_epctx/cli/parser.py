@@ -148,7 +148,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     Command(name="reproduce", text="compile twice and compare bit for bit"),
     Command(name="cache", text="look after the store", commands=CACHE),
-    Command(name="report", text="write the HTML report"),
+    Command(
+        name="report",
+        run="report.report",
+        arguments=arguments.report,
+        text="what the last build did: tables, JSON, and an HTML page",
+    ),
 )
 """In the order in which help shows them."""
 

@@ -318,7 +318,7 @@ class Settings(Table):
     """Where a miss is compiled: here, or on a remote-execution server."""
 
     report: Annotated[bool, Presentation(why="describes the build")] = False
-    """Write an HTML report of each build."""
+    """Write an HTML page of each build, failed or not, into the store; its place is printed."""
 
     overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
     """Conditional tables, merged over the rest in order; in the merged settings they have done their work."""

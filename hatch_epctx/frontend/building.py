@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hatch_epctx.console import Lines
 from hatch_epctx.pipeline import Pipeline
+from hatch_epctx.report import report_build
 from hatch_epctx.store import Store
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def build_project(project: Project, write: Callable[[str], None]) -> Build:
     lines.debug(f"store {store.root}{' (read-only)' if store.read_only else ''}, {project.environment.jobs} jobs")
     built = Pipeline(project, store, report=lines).build()
     try:
+        report_build(built, store, lambda text: lines(None, text))
         built.raise_for_failures()
     except BaseException:
         built.close()
