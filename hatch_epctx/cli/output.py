@@ -1,7 +1,8 @@
 """What commands print: plain tables for people, JSON for programs. Progress goes to standard error.
 
-Nothing here colours or moves a cursor, and text from models and wheels is made safe first. A character that the
-stream's encoding lacks (an old code page on Windows) is spelt out and never ends a command.
+Nothing here colours or moves a cursor (a live display of progress does, see `live`), and text from models and wheels
+is made safe first. A character that the stream's encoding lacks (an old code page on Windows) is spelt out and never
+ends a command.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from hatch_epctx.cli.live import Live, can_show
 from hatch_epctx.console import Lines, duration, printable, size
 
 if TYPE_CHECKING:
@@ -74,10 +76,15 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def progress(options: Namespace, level: LogLevel) -> Lines:
-    """The pipeline's report: lines on standard error; ``-q`` and ``-v`` stand over EPCTX_LOG."""
+def progress(options: Namespace, level: LogLevel) -> Lines | Live:
+    """The pipeline's report on standard error: a live display on a terminal, lines elsewhere.
+
+    ``-q`` and ``-v`` stand over EPCTX_LOG; without information and in detail, lines say more than a display.
+    """
     if options.quiet:
         level = "warning"
     elif options.verbose:
         level = "debug"
+    if level == "info" and can_show(sys.stderr):
+        return Live(sys.stderr, level=level)
     return Lines(lambda line: print(line, file=sys.stderr, flush=True), level=level)

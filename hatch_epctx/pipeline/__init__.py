@@ -13,7 +13,7 @@ from hatch_epctx.pipeline.earlier import Earlier, Estimate
 from hatch_epctx.pipeline.history import last_key
 from hatch_epctx.pipeline.obtaining import ATTEMPTS
 from hatch_epctx.pipeline.preparing import Preparer
-from hatch_epctx.pipeline.progress import Report, silent
+from hatch_epctx.pipeline.progress import Report, Watcher, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
 from hatch_epctx.pipeline.relocking import Relocked, relock
 from hatch_epctx.pipeline.summary import recall_summary, summary
@@ -30,6 +30,7 @@ __all__ = [
     "Relocked",
     "Report",
     "Status",
+    "Watcher",
     "last_key",
     "raise_all",
     "recall_summary",

@@ -18,7 +18,7 @@ from hatch_epctx.pipeline.history import History
 from hatch_epctx.pipeline.locking import LockedBytes, compare, prepare_locked, required_lock
 from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
-from hatch_epctx.pipeline.progress import Report, silent
+from hatch_epctx.pipeline.progress import Report, silent, watched
 from hatch_epctx.pipeline.records import Build, Entry, Planned, units_of
 from hatch_epctx.pipeline.summary import remember_summary
 from hatch_epctx.process import kill_workers
@@ -149,8 +149,9 @@ class Pipeline:
         pool = ThreadPoolExecutor(jobs, thread_name_prefix="epctx", initializer=lambda: own(threading.get_ident()))
         futures: list[Future[tuple[Entry, ...]]] = []
         try:
-            futures = [pool.submit(self._obtainer.entries, unit) for unit in units]
-            by_name = {entry.variant.name: entry for future in futures for entry in future.result()}
+            with watched(self._report, lambda: self._expected(units), jobs):
+                futures = [pool.submit(self._obtainer.entries, unit) for unit in units]
+                by_name = {entry.variant.name: entry for future in futures for entry in future.result()}
         except BaseException:
             self._stop(futures)
             raise
@@ -160,6 +161,21 @@ class Pipeline:
         if not self.project.environment.offline:  # what goes now could not be made again
             self._collect(entries)
         return Build(project=self.project, entries=entries, seconds=time.monotonic() - self._obtainer.begun)
+
+    def _expected(self, units: Sequence[Sequence[Planned]]) -> dict[str, float | None]:
+        """Seconds that each variant will take, see `progress.Watcher`; of a group, all of them stand at the first."""
+        expected: dict[str, float | None] = {}
+        for first, *others in units:
+            expected[first.variant.name] = self._cost(first)
+            expected |= {planned.variant.name: 0.0 for planned in others}
+        return expected
+
+    def _cost(self, planned: Planned) -> float | None:
+        identity = planned.identity
+        if identity is None or (not identity.uncertain and self.store.record(identity.digest) is not None):
+            return 0.0
+        estimate = self.estimate(planned)
+        return estimate.seconds if estimate else None
 
     def _collect(self, entries: tuple[Entry, ...]) -> None:
         """Bring the store back within its limits; leases keep what this build is going to use."""

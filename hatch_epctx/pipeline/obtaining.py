@@ -41,6 +41,8 @@ __all__ = ["ATTEMPTS", "Obtainer", "not_shared"]
 
 ATTEMPTS: Final = 3
 """Compiles of one variant whose source keeps changing."""
+_LONG: Final = 5.0
+"""Seconds of an earlier compile from which on a line says how long this one will take."""
 _FRESH: Final = 2.0
 """Seconds for which an identity counts as that of the source as it is now: a null build asks once."""
 
@@ -238,7 +240,9 @@ class Obtainer:
         variant, group = unit[0].variant, unit[0].variant.group
         what = f" with {len(group.members)} members of the group {group.name}" if group else ""
         for planned in unit:
-            self._report(planned.variant, f"compiling {identity.short}{what} ({why})")
+            last = self._history.last(planned.variant)
+            about = f", about {last.seconds:.0f} s" if last and last.seconds and last.seconds >= _LONG else ""
+            self._report(planned.variant, f"compiling {identity.short}{what} ({why}){about}")
         if variant.memory_limit is not None and not can_measure():
             self._report(variant, "warning: memory-limit is not held: this system does not tell what a process uses")
         start = time.monotonic()
