@@ -537,3 +537,25 @@ def test_a_plugin_that_the_application_registered_is_used(tmp_path: Path) -> Non
     write(tmp_path, openvino())
     run = run_python(REGISTERED, str(tmp_path))
     assert run.stdout == f"{OPENVINO}\n1\n", run.stderr
+
+
+COST = """
+import sys, time
+from hatch_epctx import runtime
+package = runtime.open(sys.argv[1])
+package.session("detector", ep="openvino")
+times = []
+for _ in range(30):
+    start = time.perf_counter()
+    package.lookup("detector")
+    times.append(time.perf_counter() - start)
+print(min(times) * 1000, sorted(times)[15] * 1000)
+"""
+
+
+@pytest.mark.ep_openvino
+@pytest.mark.ep_qnn
+def test_a_warm_look_up_costs_less_than_five_milliseconds(full: runtime.Package) -> None:
+    """All of it but the session: three EPs judged, a variant's files verified. The least of many: others work too."""
+    run = run_python(COST, str(full.path))
+    assert float(run.stdout.split()[0]) < 5, run.stdout + run.stderr
