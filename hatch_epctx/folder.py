@@ -76,6 +76,7 @@ class VariantContent:
     """distribution and version of the EP, version of onnxruntime (see `manifest.Facts`)."""
     signature: Mapping[str, Any] = field(default_factory=dict)
     load_check: str = ""
+    reproducible: bool | None = None
     group: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -190,6 +191,7 @@ def _variant(model: str, content: VariantContent, placed: dict[str, PlannedFile]
         runtime=content.runtime,
         signature=content.signature,
         load_check=content.load_check,
+        reproducible=content.reproducible,
         group=content.group,
     )
     return Variant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ __all__ = [
     "plan",
     "project",
     "report",
+    "reproduce",
     "selection",
     "verify",
 ]
@@ -261,3 +263,21 @@ def variant(parser: ArgumentParser) -> None:
         metavar="NS=R",
         help="the requirement that provides a namespace; may be repeated",
     )
+
+
+def reproduce(parser: ArgumentParser) -> None:
+    """Arguments of `epctx reproduce`."""
+    parser.add_argument(
+        "variant", nargs="*", metavar="VARIANT", help="names of variants, MODEL.TARGET (default: all selected ones)"
+    )
+    parser.add_argument(
+        "--runs", type=_runs, default=2, metavar="N", help="compiles to compare with the first one, it included"
+    )
+    project(parser)
+    selection(parser)
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 1000:
+        raise ArgumentTypeError(f"{text!r} is no number from 2 to 1000")
+    return int(text)

@@ -146,6 +146,8 @@ def _print_findings(row: Mapping[str, Any]) -> None:
     if row["group"]:
         words = "shares" if row["group"].get("shared") else "shares nothing"
         say(f"  group {row['group'].get('name')} {words}: {', '.join(map(str, row['group'].get('members', ())))}")
+    if row["reproducible"] is False:
+        say("  not reproducible: another compile gave other bytes")
     if row["load_check"]:
         say(f"  load check {cut(row['load_check'], 120)}")
 
@@ -201,6 +203,7 @@ def _variant(model: str, variant: Variant) -> dict[str, Any]:
         "compatibility": (facts.compatibility if facts else "") or variant.compatibility_string or "",
         "runtime": dict(facts.runtime) if facts else {},
         "load_check": facts.load_check if facts else "",
+        "reproducible": facts.reproducible if facts else None,
         "group": dict(facts.group) if facts else {},
         "session_options": dict(variant.session_options),
         "provider_options": dict(variant.provider_options),

@@ -146,7 +146,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
         arguments=arguments.lock,
         text="write epctx.lock: identities and digests of every variant",
     ),
-    Command(name="reproduce", text="compile twice and compare bit for bit"),
+    Command(
+        name="reproduce",
+        run="reproduce.reproduce_variants",
+        arguments=arguments.reproduce,
+        text="compile twice in fresh folders and compare bit for bit",
+    ),
     Command(name="cache", text="look after the store", commands=CACHE),
     Command(
         name="report",

@@ -26,7 +26,7 @@ _OF_VARIANT: Final = (
     "nodes_left",
     "outputs",
 )
-FACTS: Final = (*_OF_VARIANT, "members", "shared")
+FACTS: Final = (*_OF_VARIANT, "members", "reproducible", "shared")
 """Facts of a generation's record that stand in a wheel's manifest, so that a lock gives the same wheel as the store."""
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -52,11 +52,18 @@ class LockedVariant:
 
     @classmethod
     def of(
-        cls, name: str, record: Record, check: Mapping[str, Any] | None = None, *, position: int | None = None
+        cls,
+        name: str,
+        record: Record,
+        check: Mapping[str, Any] | None = None,
+        *,
+        position: int | None = None,
+        unstable: bool = False,
     ) -> LockedVariant:
         """The variant `name` as a generation's record has it, with the check that it passed.
 
         Of a member of a group, `position` is where it stands in the group: the record is that of all members.
+        `unstable` says that another compile gives other bytes.
         """
         passed = {"check": dict(check)} if check else {}
         if position is None:
@@ -70,7 +77,7 @@ class LockedVariant:
             identity=record.identity,
             document=record.document,
             artifacts=tuple(sorted(record.artifacts, key=lambda artifact: artifact.path)),
-            facts=_kept(result, FACTS),
+            facts=_kept(result, FACTS) | ({"reproducible": False} if unstable else {}),
         )
 
 

@@ -94,6 +94,12 @@ class Place:
             self.fail("a NUL character in the text")
         return self.value
 
+    def flag(self) -> bool:
+        """A boolean."""
+        if not isinstance(self.value, bool):
+            self.wrong("a boolean")
+        return self.value
+
     def one_of(self, words: tuple[str, ...]) -> str:
         """One of the given words."""
         if self.text() not in words:

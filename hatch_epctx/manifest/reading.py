@@ -160,6 +160,7 @@ def _facts(place: Place) -> Facts:
         compatibility=fields["compatibility"].text() if "compatibility" in fields else "",
         device=fields["device"].one_of(DEVICES) if "device" in fields else None,
         load_check=fields["load_check"].text() if "load_check" in fields else "",
+        reproducible=fields["reproducible"].flag() if "reproducible" in fields else None,
         **{key: fields[key].free() for key in free if key in fields},
     )
 

@@ -84,6 +84,8 @@ class Facts:
     """Inputs and outputs by name, type and shape."""
     load_check: str = ""
     """What became of opening the result at build time: passed, or why it was not run; empty where nobody tried."""
+    reproducible: bool | None = None
+    """False: another compile of the same identity gave other bytes. None: nobody saw that."""
     group: Mapping[str, Any] = field(default_factory=_empty)
     """name and members of the weight-sharing group that it was compiled with, and whether they share."""
 

@@ -72,6 +72,7 @@ def _facts_document(facts: Facts) -> dict[str, Any]:
         document["check"] = facts.check
     document |= {"group": facts.group} if facts.group else {}
     document |= {"load_check": facts.load_check} if facts.load_check else {}
+    document |= {"reproducible": facts.reproducible} if facts.reproducible is not None else {}
     if facts.identity is not None:
         document["identity"] = facts.identity
     if facts.device is not None:

@@ -1,9 +1,9 @@
 """From declared variants to published generations: identities, hits, compiles.
 
 `core` is what front ends call; `preparing` gives variants their identities, `obtaining` finds or makes the generation
-of one, `locking` holds both against epctx.lock and `relocking` makes one, `history` remembers each variant's last
-identity, `earlier` compares with what there was, `summary` keeps what became of a build, `progress` says what goes on,
-`records` are what callers get.
+of one, `reproducing` compiles again to compare, `locking` holds both against epctx.lock and `relocking` makes one,
+`history` remembers each variant's last identity, `earlier` compares with what there was, `summary` keeps what became
+of a build, `progress` says what goes on, `records` are what callers get.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from hatch_epctx.pipeline.progress import Report, Watcher, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
 from hatch_epctx.pipeline.relocking import Relocked, relock
 from hatch_epctx.pipeline.summary import recall_summary, summary
+from hatch_epctx.pipeline.reproducing import Difference, Reproduced
 
 __all__ = [
     "ATTEMPTS",
     "Build",
+    "Difference",
     "Earlier",
     "Entry",
     "Estimate",
@@ -29,6 +31,7 @@ __all__ = [
     "Preparer",
     "Relocked",
     "Report",
+    "Reproduced",
     "Status",
     "Watcher",
     "last_key",

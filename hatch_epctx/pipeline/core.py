@@ -21,14 +21,16 @@ from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent, watched
 from hatch_epctx.pipeline.records import Build, Entry, Planned, units_of
 from hatch_epctx.pipeline.summary import remember_summary
+from hatch_epctx.pipeline.reproducing import reproduce
 from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hatch_epctx.config import Project, Variant
     from hatch_epctx.lockfile import Drift, Lock
+    from hatch_epctx.pipeline.reproducing import Reproduced
     from hatch_epctx.remote.client import Remote
     from hatch_epctx.store import Record
 
@@ -187,6 +189,10 @@ class Pipeline:
         grown = sum(artifact.size for generation in made.values() for artifact in generation.record.artifacts)
         limits = Limits.declared(self.project.settings.cache.max_size, self.project.settings.cache.max_age)
         after_build(self.store, limits, grown=grown, say=lambda text: self._report(None, text))
+
+    def reproduce(self, planned: Sequence[Planned], *, runs: int = 2) -> Iterator[Reproduced]:
+        """Compile variants that were prepared `runs` times and compare; see `reproducing`."""
+        return reproduce(planned, self.store, report=self._report, runs=runs)
 
     def _stop(self, futures: list[Future[tuple[Entry, ...]]]) -> None:
         """End what runs, start nothing more, and give up what was obtained. Returns when all threads are done."""

@@ -19,6 +19,7 @@ from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainEr
 from hatch_epctx.pipeline.checking import Checker, check_coverage
 from hatch_epctx.pipeline.progress import signs_of_life
 from hatch_epctx.pipeline.records import Entry, artifacts_of, facts_of
+from hatch_epctx.pipeline.unstable import is_unstable
 from hatch_epctx.process import can_measure
 from hatch_epctx.source import SourceChangedError
 from hatch_epctx.store import Miss, Record
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from hatch_epctx.pipeline.records import Planned, Status
     from hatch_epctx.store import Generation, Store
 
-__all__ = ["ATTEMPTS", "Obtainer", "not_shared"]
+__all__ = ["ATTEMPTS", "Obtainer", "compile_unit", "not_shared"]
 
 ATTEMPTS: Final = 3
 """Compiles of one variant whose source keeps changing."""
@@ -196,6 +197,9 @@ class Obtainer:
         own = artifacts_of(entry.variant, generation.record)
         prepared = [generation.file(item) for item in own if item.role == "prepared"]
         facts = facts_of(entry.variant, generation.record)
+        # A locked build says what the lock says.
+        if self._locked is None and is_unstable(self._store, generation.record.identity):
+            facts = {**facts, "reproducible": False}
         return replace(entry, facts=facts, prepared=prepared[0] if prepared else None)
 
     def _found(self, unit: Sequence[Planned], identity: Identity) -> tuple[Generation | Miss, Status]:
@@ -248,7 +252,7 @@ class Obtainer:
         start = time.monotonic()
         with self._store.staging(keep=self._keep) as staging:
             with signs_of_life(self._report, variant):
-                compiled = _compiled(unit[0], staging.path)
+                compiled = compile_unit(unit[0], staging.path)
             failures = self._judged(unit, identity, compiled, staging.path)
             self._unchanged(unit[0])
             record = _record(identity, compiled)
@@ -327,7 +331,7 @@ def _record(identity: Identity, compiled: Compiled) -> Record:
     )
 
 
-def _compiled(planned: Planned, folder: Path) -> Compiled:
+def compile_unit(planned: Planned, folder: Path) -> Compiled:
     """The compile of the unit that `planned` belongs to, in the empty `folder`."""
     variant, source, digests = planned.variant, planned.source, planned.option_digests
     if variant.group is not None:

@@ -118,6 +118,7 @@ def _written(built: Build) -> dict[str, LockedVariant]:
             entry.generation.record,
             entry.check,
             position=entry.variant.group.position(entry.variant) if entry.variant.group else None,
+            unstable=entry.facts.get("reproducible") is False,
         )
         for entry in built.entries
         if entry.generation is not None

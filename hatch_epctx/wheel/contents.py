@@ -153,6 +153,7 @@ def _content(entry: Entry) -> VariantContent:
         signature={name: found[name] for name in _SIGNATURE if name in found},
         load_check=str(found.get("load_check", "")),
         group=_group(variant, found),
+        reproducible=False if found.get("reproducible") is False else None,
     )
 
 
