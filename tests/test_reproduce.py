@@ -6,11 +6,8 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from support import QNN_TARGET, Factory, epctx, save
+from support import QNN_TARGET, Factory, epctx
 
 from hatch_epctx.manifest import MANIFEST_NAME
 from hatch_epctx.pipeline.reproducing import _first_difference
@@ -122,37 +119,6 @@ def test_the_first_byte_that_differs(tmp_path: Path, one: bytes, two: bytes, fou
     for name, data in (("one", one), ("two", two)):
         (tmp_path / name).write_bytes(data)
     assert _first_difference(tmp_path / "one", tmp_path / "two") == found
-
-
-def random_model() -> onnx.ModelProto:
-    """A constant made by chance each time that constants are folded, added to the input."""
-    probability = numpy_helper.from_array(np.full((1, 4096), 0.5, np.float32), "p")
-    nodes = [
-        helper.make_node("Bernoulli", ["p"], ["chance"], name="chance"),
-        helper.make_node("Add", ["x", "chance"], ["sum"], name="add"),
-        helper.make_node("Relu", ["sum"], ["y"], name="relu"),
-    ]
-    shape = [1, 4096]
-    graph = helper.make_graph(
-        nodes,
-        "random",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [probability],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-@pytest.mark.ep_qnn
-@pytest.mark.slow
-def test_a_real_model_that_differs_now_and_then(factory: Factory) -> None:
-    """With onnxruntime-qnn 2.7.0, three compiles of ten gave the one result and seven the other."""
-    target = QNN_TARGET.replace('["60", "88"]', '["60"]') + 'optimization = "all"\n'
-    tree = factory.project(target, models=("chance",))
-    save(random_model(), tree.root / "models" / "chance.onnx")
-    run = epctx("reproduce", "--runs", "40", cwd=tree.root, check=False)
-    assert run.code == 8
-    assert run.out.startswith("chance.snapdragon-60: differs: context 1 (")
 
 
 @pytest.mark.ep_qnn

@@ -16,8 +16,8 @@ from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, Watcher, silent
 from hatch_epctx.pipeline.records import Build, Entry, Planned, Status, raise_all
 from hatch_epctx.pipeline.relocking import Relocked, relock
-from hatch_epctx.pipeline.summary import recall_summary, summary
 from hatch_epctx.pipeline.reproducing import Difference, Reproduced
+from hatch_epctx.pipeline.summary import recall_summary, summary
 
 __all__ = [
     "ATTEMPTS",

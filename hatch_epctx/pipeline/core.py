@@ -20,8 +20,8 @@ from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent, watched
 from hatch_epctx.pipeline.records import Build, Entry, Planned, units_of
-from hatch_epctx.pipeline.summary import remember_summary
 from hatch_epctx.pipeline.reproducing import reproduce
+from hatch_epctx.pipeline.summary import remember_summary
 from hatch_epctx.process import kill_workers
 from hatch_epctx.store import Miss, Store
 
