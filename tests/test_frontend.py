@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import STUB_TARGET, Factory, Tree
+from support import STUB_TARGET, Factory, Tree, epctx
 
 from hatch_epctx import runtime
 from hatch_epctx.config import load_project
@@ -257,3 +258,24 @@ def test_a_cache_that_cannot_be_written_is_an_error(tree: Tree, tmp_path: Path) 
                 add_pointer(built, wheel, version="1", environ=os.environ)
         finally:
             cache.chmod(0o700)
+
+
+def test_the_cache_tells_of_editable_installs_and_forgets_projects_that_are_gone(
+    tree: Tree, site: Path, factory: Factory
+) -> None:
+    install(tree, site)
+    folder = runtime.open("acme_vision").path.parent
+    (told,) = epctx("cache", "info", "--json").json["editable"]
+    assert told == {"package": "acme_vision", "project": str(tree.root), "size": told["size"]}
+    assert told["size"] > 4096
+    assert f"editable     acme_vision of {tree.root}, " in epctx("cache", "info").out
+    other = factory.project(STUB_TARGET, name="other")
+    shutil.rmtree(tree.root)
+    install(other, site)
+    assert folder.is_dir(), "the disk may only be away"
+    month = time.time() - 31 * 86400
+    os.utime(folder / "current.json", (month, month))
+    other.model("detector", seed=3)
+    with built_from(other) as built:
+        refresh(built, environ=os.environ)
+    assert not folder.exists()

@@ -11,6 +11,7 @@ from hatch_epctx.cli.output import complain, emit_json, progress, say, size, tab
 from hatch_epctx.collect import Limits
 from hatch_epctx.config import load_project, load_settings, read_environment
 from hatch_epctx.errors import ConfigError, VerificationError
+from hatch_epctx.frontend import installs
 from hatch_epctx.store import Store
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def info(options: Namespace) -> int:
     inventory = collecting.look(store)
     layout = store.layout
     limits = _limits(options)
+    editable = installs(store.root)
     facts: dict[str, Any] = {
         "path": str(store.root),
         "file_system": layout.file_system or None,
@@ -43,6 +45,7 @@ def info(options: Namespace) -> int:
         "pinned": sum(bool(item.pins) for item in inventory.items),
         "pinned_size": sum(item.size for item in inventory.items if item.pins),
         "unnamed": sum(not item.identities for item in inventory.items),
+        "editable": [{"package": item.package, "project": str(item.project), "size": item.size} for item in editable],
         "max_size": limits.max_size,
         "max_age": limits.max_age,
     }
@@ -54,6 +57,8 @@ def info(options: Namespace) -> int:
     say(f"pinned       {facts['pinned']}, {size(facts['pinned_size'])}")
     if facts["unnamed"]:
         say(f"unnamed      {facts['unnamed']}, superseded or in the making")
+    for item in editable:
+        say(f"editable     {item.package} of {item.project}, {size(item.size)} beside the generations")
     if layout.on_network:
         say("network      leases of other hosts cannot be trusted here: nothing is collected by itself")
     return 0

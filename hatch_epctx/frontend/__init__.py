@@ -3,7 +3,7 @@
 from hatch_epctx.frontend.backend import Backend, project_version
 from hatch_epctx.frontend.building import build_project, without_companions
 from hatch_epctx.frontend.companions import Companion, build_companions, companions_of, missing_extras
-from hatch_epctx.frontend.editable import add_pointer, refresh
+from hatch_epctx.frontend.editable import Install, add_pointer, installs, refresh
 from hatch_epctx.frontend.requirements import dynamic_requirements
 from hatch_epctx.frontend.sources import SourceFile, source_files
 from hatch_epctx.frontend.splitting import Part, Split, build_parts, parts_of
@@ -11,6 +11,7 @@ from hatch_epctx.frontend.splitting import Part, Split, build_parts, parts_of
 __all__ = [
     "Backend",
     "Companion",
+    "Install",
     "Part",
     "SourceFile",
     "Split",
@@ -20,6 +21,7 @@ __all__ = [
     "build_project",
     "companions_of",
     "dynamic_requirements",
+    "installs",
     "missing_extras",
     "parts_of",
     "project_version",

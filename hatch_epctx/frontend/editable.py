@@ -5,12 +5,18 @@ the store's root, ``editable/<key>``, where the key is that of the project's fol
 into the source tree. Each build that changes something writes a new generation beside the old one and switches to it
 in one step: a process that has the old one open goes on with it, and the generation before that is removed.
 
+A folder whose project is gone, and which no build has changed for a month, is removed by the next build of any project.
+
 Limits: copies, not links, so that nobody writes into the store through them; they take space where the file system
 cannot share blocks. A build with another EPCTX_CACHE_DIR than the install had does not find the folder.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -33,15 +39,16 @@ from hatch_epctx.wheelfile import Entry, add_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from hatch_epctx.folder import FolderPlan
     from hatch_epctx.pipeline import Build
 
-__all__ = ["add_pointer", "refresh"]
+__all__ = ["Install", "add_pointer", "installs", "refresh"]
 
 _EDITABLE: Final = "editable"
 _UNFINISHED: Final = ".part"
+_GONE: Final = 30 * 86400.0
+"""Seconds without a change after which the folder of a project that is gone is removed."""
 
 
 def add_pointer(built: Build, wheel: Path, *, version: str, environ: Mapping[str, str]) -> FolderPlan | None:
@@ -126,6 +133,7 @@ def _switch(built: Build, folder: Path, plan: FolderPlan, version: str) -> None:
             )
             atomic_write(folder / CURRENT_NAME, current.to_bytes())
             _sweep(folder, {name, old.generation if old else ""})
+            _sweep_gone(folder.parent)
     except OSError as error:
         raise StoreError(
             f"the package folder of the editable install cannot be written: {error.strerror or error}",
@@ -143,6 +151,53 @@ def _holds(generation: Path, plan: FolderPlan) -> bool:
         return all((generation / file.name).stat().st_size == file.size for file in plan.files)
     except OSError:
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    """One editable install that has a package folder in the cache."""
+
+    package: str
+    """Import name."""
+    project: Path
+    folder: Path
+    size: int
+    """Bytes of its generations."""
+
+
+def installs(root: Path) -> tuple[Install, ...]:
+    """The editable installs whose package folders lie below the store's `root`, by project."""
+    found = []
+    for folder in _folders(root / _EDITABLE):
+        current = _current(folder)
+        if current is not None:
+            project = Path(current.project)
+            found.append(Install(package=current.package, project=project, folder=folder, size=_size(folder)))
+    return tuple(sorted(found, key=lambda install: (str(install.project), install.package)))
+
+
+def _folders(base: Path) -> list[Path]:
+    return [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all generations; what a build removes meanwhile counts as nothing."""
+    size = 0
+    for path in folder.glob("*/*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
+
+
+def _sweep_gone(base: Path) -> None:
+    """Remove the folders of projects that are gone, after a month: one may lie on a disk that is not there now."""
+    for folder in _folders(base):
+        current = _current(folder)
+        if current is None or Path(current.project).is_dir():
+            continue
+        with suppress(OSError):
+            if time.time() - (folder / CURRENT_NAME).stat().st_mtime > _GONE:
+                remove_tree(folder)
 
 
 def _sweep(folder: Path, kept: set[str]) -> None:

@@ -42,16 +42,15 @@ class SourceFile:
 
 
 def source_files(
-    root: Path, *, hook: Mapping[str, Any] | None = None, environ: Mapping[str, str]
+    root: Path, *, hook: Mapping[str, Any] | None = None, environ: Mapping[str, str], opened: bool = True
 ) -> tuple[SourceFile, ...]:
     """Files below `root` that building a wheel reads, sorted by name. What lies outside is not among them.
-
-    Of a model that was never read before, a worker reads the ONNX file's list of external data.
 
     Args:
         root: the project's folder.
         hook: the hook's own table; none when left out.
         environ: environment variables.
+        opened: with the external data of models; a worker reads the ONNX file of one that was never read before.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -60,7 +59,8 @@ def source_files(
     root = root.absolute()
     environ = {name: value for name, value in environ.items() if name not in _SELECTIONS}
     settings = load_settings(read_project(root), hook=hook, environ=environ, state="wheel")
-    found = dict.fromkeys([*_of_models(settings, root), *_further(settings, root), root / LOCK_NAME])
+    models = _of_models(settings, root) if opened else (root / model.source for model in settings.models.values())
+    found = dict.fromkeys([*models, *_further(settings, root), root / LOCK_NAME])
     files = [_source_file(path, root) for path in found if path.is_file()]
     return tuple(sorted((file for file in files if file is not None), key=lambda file: file.name))
 

@@ -41,7 +41,8 @@ __all__ = ["build_epctx", "extend", "plain_errors"]
 def extend(dist: Distribution) -> None:
     """Derive the commands above from the project's own.
 
-    On the way to a command and not in `cmdclass`, since setuptools replaces that when it reads pyproject.toml.
+    On the way to a command and not in `cmdclass`, since setuptools replaces that when it reads pyproject.toml. An
+    entry point of `distutils.commands` would be loaded by every setuptools build, of other projects too.
     """
     plain = dist.get_command_class
     derived: dict[type[Command], type[Command]] = {}
@@ -154,14 +155,18 @@ class build_epctx(Command):  # noqa: N801  # setuptools names commands so
         return str(read_project(self.root).get("package", ""))
 
     def get_source_files(self) -> list[str]:
-        """What a wheel is built from, for the sdist; relative to the project's folder."""
+        """What a wheel is built from, for the sdist; relative to the project's folder.
+
+        setuptools asks for its list of sources whenever it makes metadata, too: models are opened for an sdist alone.
+        """
         from hatch_epctx.config import read_environment
         from hatch_epctx.frontend import source_files
 
         with plain_errors():
             if read_environment(os.environ).skip:
                 return []
-            return [file.name for file in source_files(self.root, environ=os.environ)]
+            opened = "sdist" in self.distribution.commands
+            return [file.name for file in source_files(self.root, environ=os.environ, opened=opened)]
 
     def get_outputs(self) -> list[str]:
         """The files of the package folder in the build folder, as far as it was written there.
