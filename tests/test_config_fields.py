@@ -48,6 +48,7 @@ AVAILABLE = {
     "targets.*.load-check",
     "targets.*.requires",
     "targets.*.env",
+    "targets.*.cores",
     "targets.*.timeout",
     "targets.*.memory-limit",
     "targets.*.matrix",
@@ -133,6 +134,7 @@ def test_what_the_identity_holds() -> None:
         "targets.*.optimization": "compile.optimization",
         "targets.*.load-check": "target.load-check",
         "targets.*.env": "target.env",
+        "targets.*.cores": "toolchain.cores",
         "groups.*.models": "members",
     }
 
@@ -141,7 +143,7 @@ def test_the_identity_document_has_every_marked_place() -> None:
     table = {"package": "acme", "models": {"m": {"source": "m.onnx"}}, "targets": {"t": {"ep": "openvino"}}}
     (variant,) = expand(load_settings(table, environ={}, state="wheel"), Path("/project"))
     source: Any = SimpleNamespace(digest="0" * 64, external=())
-    toolchain: Any = SimpleNamespace(document=dict)
+    toolchain: Any = SimpleNamespace(document=lambda: {"cores": None})
     document = document_of(variant, source, toolchain, {})
     document |= {"members": group_document([document, document])["members"]}
     for path in sorted(AVAILABLE):

@@ -214,7 +214,7 @@ CHANGES: dict[str, Any] = {
 FREE = {"model", "target", "base_target", "source", "requires", "timeout", "memory_limit", "required"}
 FREE |= {"platform", "companion"}
 """Names, places and presentation."""
-ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group"}
+ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group", "cores"}
 """Fields that the tests of what they are for look at."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.source import copy_name
+from hatch_epctx.toolchain import pick_cpus
 from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job, member_context
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from hatch_epctx.config import Variant
     from hatch_epctx.providers import Provider
 
-__all__ = ["base_job", "compile_job", "ep_fields", "group_job", "load_job", "prepare_job"]
+__all__ = ["base_job", "compile_job", "ep_fields", "group_job", "held_to", "load_job", "prepare_job"]
 
 
 def base_job(task: Any) -> Job:
@@ -34,6 +35,11 @@ def ep_fields(provider: Provider, device: str) -> Job:
     }
 
 
+def held_to(cores: int | None) -> list[int]:
+    """CPUs for `Job.cpus`; empty where nothing is asked, or there are fewer cores (`discover` refuses that)."""
+    return sorted(pick_cpus(cores)) if cores is not None else []
+
+
 def compile_job(variant: Variant) -> Job:
     """The compile of a variant, or the packing of a shipped source."""
     return {
@@ -48,6 +54,7 @@ def compile_job(variant: Variant) -> Job:
         "input_shapes": {name: list(sizes) for name, sizes in variant.input_shapes.items()},
         "optimization": variant.optimization,
         "embed": variant.embed,
+        "cpus": held_to(variant.cores),
         "context_io": variant.context_io,
         "prepared": bool(variant.prepare),
         "want_coverage": True,
@@ -90,6 +97,7 @@ def load_job(variant: Variant, *, shared: bool = False) -> Job:
         "not_simulated": variant.provider.shared_not_simulated if shared else "",
         "provider_options": {option.name: option.text for option in variant.load_options},
         "optimization": variant.load_optimization,
+        "cpus": [],
         "session_options": dict(variant.load_session_options),
         "free_dimensions": {},
         "free_dimension_denotations": {},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hatch_epctx.compile.jobs import base_job, ep_fields
+from hatch_epctx.compile.jobs import base_job, ep_fields, held_to
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError, ModelError, ToolchainError
 from hatch_epctx.files import copy_file, read_bounded
@@ -40,13 +40,15 @@ def scan(path: Path, digest: str, folder: Path, *, place: str) -> ScannedModel:
     return result["scan"]
 
 
-def probe(provider: Provider, device: str, folder: Path, *, env: Mapping[str, str], place: str) -> list[ProbedDevice]:
-    """Devices that the EP reports on this machine, asked in a fresh process.
+def probe(
+    provider: Provider, device: str, folder: Path, *, env: Mapping[str, str], place: str, cores: int | None = None
+) -> list[ProbedDevice]:
+    """Devices that the EP reports on this machine, asked in a fresh process that is held to `cores` physical cores.
 
     Raises:
         ToolchainError: the EP cannot be loaded or shows no such device.
     """
-    job: Job = {**base_job("probe"), **ep_fields(provider, device)}
+    job: Job = {**base_job("probe"), **ep_fields(provider, device), "cpus": held_to(cores)}
     outcome = run(job, folder, timeout=PROBE_TIMEOUT, env=env)
     what = f"asking {provider.title} about its devices"
     return result_of(outcome, place=place, what=what, fallback=ToolchainError)["devices"]

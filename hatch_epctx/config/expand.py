@@ -248,6 +248,7 @@ def _variant(
         load_check=declared.load_check,
         requires=declared.requires,
         env=MappingProxyType(declared.env),
+        cores=declared.cores,
         timeout=declared.timeout,
         memory_limit=declared.memory_limit,
         required=declared.required,

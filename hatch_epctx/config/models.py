@@ -174,6 +174,10 @@ class Target(Table):
     env: Annotated[dict[EnvironmentName, EnvironmentValue], InIdentity(at="target.env")] = Field(default_factory=dict)
     """The only environment variables that a compile sees beside a fixed, small list."""
 
+    cores: Annotated[int | None, Field(ge=1), InIdentity(at="toolchain.cores")] = None
+    """Physical cores that the compile sees, for an EP that bakes their number into its result (OpenVINO on the CPU), so
+    that machines with more of them give the same bytes; all that the build may use when left out. Linux alone."""
+
     timeout: Annotated[float, Field(gt=0), Presentation(why="ends a compile, does not change its result")] = 600.0
     """Seconds for the compile, and again for the load check."""
 

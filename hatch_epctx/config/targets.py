@@ -74,6 +74,9 @@ class _Resolver:
         provider = self._provider()
         device = self._device(provider)
         runtime = self._runtime_options(provider, device)
+        if target.cores is not None and not (provider.bakes_cores and device == "cpu"):
+            found = f"{provider.title} on the {device} does not depend on the number of cores"
+            self._fail(found, "cores", remedy="Remove the key.")
         if target.embed and target.context_io == "callbacks":
             found = "'embed' puts the context data into the ONNX file, so that no callback is ever called"
             self._fail(found, "context-io", remedy="Remove one of the two keys.")

@@ -90,6 +90,8 @@ class Variant:
     load_check: bool = True
     requires: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    cores: int | None = None
+    """Physical cores that the compile sees, where the EP bakes their number in; None: all that the build may use."""
     timeout: float = 600.0
     """Seconds."""
     memory_limit: int | None = None

@@ -209,7 +209,7 @@ class Preparer:
 
     def _discovered(self, variant: Variant) -> Toolchain:
         provider = variant.provider
-        key = (provider.key, variant.device, variant.requires, tuple(sorted(variant.env.items())))
+        key = (provider.key, variant.device, variant.requires, variant.cores, tuple(sorted(variant.env.items())))
         with self._guard:
             if key not in self._toolchains:
                 self._toolchains[key] = discover(
@@ -218,6 +218,7 @@ class Preparer:
                     digest=self._store.digest,
                     probe=lambda components: self._probe(variant, components),
                     requires=variant.requires,
+                    cores=variant.cores,
                     where=f"tool.epctx.targets.{variant.base_target}",
                 )
             return self._toolchains[key]
@@ -225,12 +226,16 @@ class Preparer:
     def _probe(self, variant: Variant, components: str) -> list[ProbedDevice]:
         """Devices of the EP; a CPU's answer is remembered by EP libraries and machine, a driver's never."""
         provider = variant.provider
-        key = digest_entries([("components", components), ("machine", machine_key()), ("ep", provider.names[0])])
+        facts = [("components", components), ("machine", machine_key()), ("ep", provider.names[0])]
+        # OpenVINO tells the range of its streams, which is that of the CPUs that the process may use.
+        key = digest_entries([*facts, *([("cores", str(variant.cores))] if variant.cores is not None else [])])
         if variant.device == "cpu" and not variant.env and (known := self._store.recall("probe", key)):
             return list(known["devices"])
         with self._store.staging() as staging:
             place = f"tool.epctx.targets.{variant.base_target}.ep"
-            devices = compiling.probe(provider, variant.device, staging.path, env=variant.env, place=place)
+            devices = compiling.probe(
+                provider, variant.device, staging.path, env=variant.env, cores=variant.cores, place=place
+            )
         if variant.device == "cpu" and not variant.env:
             self._store.remember("probe", key, {"devices": devices})
         return devices

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hatch_epctx.toolchain.closure import closure_digest, closure_files
 from hatch_epctx.toolchain.discovery import BUILDS, discover, is_installed
-from hatch_epctx.toolchain.machine import machine_key
+from hatch_epctx.toolchain.machine import machine_key, pick_cpus
 from hatch_epctx.toolchain.preparation import read_preparation
 from hatch_epctx.toolchain.records import Component, Probe, Toolchain
 
@@ -24,5 +24,6 @@ __all__ = [
     "discover",
     "is_installed",
     "machine_key",
+    "pick_cpus",
     "read_preparation",
 ]

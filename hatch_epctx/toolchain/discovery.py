@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import ToolchainError
 from hatch_epctx.toolchain.closure import closure_digest, closure_files, import_folders, site_folder
-from hatch_epctx.toolchain.machine import architecture, read_cpu, system
+from hatch_epctx.toolchain.machine import architecture, pick_cpus, read_cpu, system
 from hatch_epctx.toolchain.records import Component, Toolchain
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def discover(
     digest: Callable[[Path], str],
     probe: Probe | None,
     requires: Iterable[str] = (),
+    cores: int | None = None,
     where: str = "",
 ) -> Toolchain:
     """The toolchain that compiles for `provider` on `device`.
@@ -64,6 +65,7 @@ def discover(
         digest: content digest of a file; a stat cache makes a warm call cheap.
         probe: asks the EP about its devices; not called for an EP that compiles offline or for the CPU EP.
         requires: requirements that must be met (PEP 508).
+        cores: physical cores that the compile is to see, of an EP that bakes their number in; all when None.
         where: dotted place of the target, for messages.
 
     Raises:
@@ -77,6 +79,8 @@ def discover(
     if not provider.offline and provider.epcontext:
         components = [("onnxruntime", onnxruntime.digest), *([("ep", ep.digest)] if ep else [])]
         facts = _hardware(provider, device, probe, digest_entries(components), where, uncertain)
+        if cores is not None and "cores" in facts:
+            facts |= _pinned(cores, where)
     return Toolchain(
         onnxruntime=onnxruntime,
         onnx_version=_version_of("onnx"),
@@ -210,6 +214,19 @@ def _hardware(
             if not cpu.topology:
                 uncertain.append(f"the physical cores of this CPU, which {system()} does not tell")
     return facts
+
+
+def _pinned(cores: int, where: str) -> dict[str, Any]:
+    """Number and topology of the cores that a compile is held to."""
+    cpus = pick_cpus(cores)
+    if not cpus:
+        raise ToolchainError(
+            f"the compile cannot be held to {cores} physical cores here: this process may use {read_cpu().cores} CPUs",
+            where=f"{where}.cores" if where else "",
+            remedy="Name a smaller number, or build on Linux where there are as many.",
+            reason="too-few-cores",
+        )
+    return {"cores": cores, "topology": read_cpu(cpus).topology}
 
 
 def _device(

@@ -19,7 +19,7 @@ from hatch_epctx.digest import digest_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Cpu", "architecture", "machine_key", "read_cpu", "system", "visible_cpus"]
+__all__ = ["Cpu", "architecture", "machine_key", "pick_cpus", "read_cpu", "system", "visible_cpus"]
 
 PROC = Path("/proc")
 SYS = Path("/sys/devices/system")
@@ -63,9 +63,32 @@ def visible_cpus() -> frozenset[int]:
     return frozenset(range(count or 1))
 
 
-def read_cpu() -> Cpu:
-    """Facts of the visible CPUs, as far as this system tells them (Linux: /proc and /sys; elsewhere only `cores`)."""
+def pick_cpus(count: int) -> frozenset[int]:
+    """`count` of the visible CPUs, each on a physical core of its own; empty where there are not so many.
+
+    All of one kind, package and memory node if one has enough, full cores before efficiency cores: on unlike machines
+    the choice then has the same topology. Empty too where CPUs cannot be chosen, or /sys does not tell their cores.
+    """
     cpus = visible_cpus()
+    if not hasattr(os, "sched_setaffinity") or not _topology(cpus):
+        return frozenset()
+    efficient = _cpu_list(_text(SYS.parent / "cpu_atom/cpus"))
+    nodes = {cpu: node.name for node in _nodes() for cpu in _cpu_list(_text(node / "cpulist"))}
+    groups: dict[tuple[bool, str, str], dict[str, int]] = {}
+    for cpu in sorted(cpus):
+        package, core = _core(cpu)
+        groups.setdefault((cpu in efficient, package, nodes.get(cpu, "")), {}).setdefault(core, cpu)
+    ordered = [list(found.values()) for _, found in sorted(groups.items())]
+    whole = next((found for found in ordered if len(found) >= count), [cpu for found in ordered for cpu in found])
+    return frozenset(whole[:count]) if len(whole) >= count else frozenset()
+
+
+def read_cpu(cpus: frozenset[int] | None = None) -> Cpu:
+    """Facts of `cpus`, the visible ones when None, as far as this system tells them.
+
+    Linux: /proc and /sys; elsewhere only `cores`.
+    """
+    cpus = visible_cpus() if cpus is None else cpus
     flags = [set(fields.get("flags", fields.get("features", "")).split()) for fields in _cpuinfo(cpus)]
     common = set.intersection(*flags) if flags else set()
     known = _ARM if architecture() == "aarch64" else _X86
@@ -124,9 +147,7 @@ def _topology(cpus: frozenset[int]) -> dict[str, int]:
     """How `cpus` share cores, packages and memory; empty where /sys does not tell."""
     cores, packages = set(), set()
     for cpu in cpus:
-        folder = SYS / f"cpu/cpu{cpu}/topology"
-        siblings = _text(folder / "core_cpus_list") or _text(folder / "thread_siblings_list")
-        package = _text(folder / "physical_package_id")
+        package, siblings = _core(cpu)
         if not siblings or not package:
             return {}
         cores.add((package, siblings))
@@ -139,6 +160,13 @@ def _topology(cpus: frozenset[int]) -> dict[str, int]:
         "packages": len(packages),
         "physical-cores": len(cores),
     }
+
+
+def _core(cpu: int) -> tuple[str, str]:
+    """(package, CPUs that share its core) of a CPU; empty texts where /sys does not tell."""
+    folder = SYS / f"cpu/cpu{cpu}/topology"
+    siblings = _text(folder / "core_cpus_list") or _text(folder / "thread_siblings_list")
+    return _text(folder / "physical_package_id"), siblings
 
 
 def _nodes() -> Iterator[Path]:

@@ -164,6 +164,8 @@ def _set_import_path(job: dict[str, Any]) -> None:
 def _result(job: dict[str, Any]) -> dict[str, Any]:
     name = job.get("procedure") or "hatch_epctx.worker.procedure"
     try:
+        if job.get("cpus"):
+            os.sched_setaffinity(0, job["cpus"])
         return dict(importlib.import_module(name).run(job))
     except Exception as error:  # noqa: BLE001  # a procedure and the native code below it may raise anything
         traceback.print_exc()

@@ -189,6 +189,8 @@ class Job(TypedDict, total=False):
     """files or callbacks: how context data gets from the EP to the job's folder and back. Files when left out."""
     model: str
     """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for the rest."""
+    cpus: list[int]
+    """CPUs that the process may use; all that its parent may when empty. Linux alone."""
     output: str
     """compile: the compiled ONNX file; CONTEXT_NAME when left out."""
     members: list[Job]
