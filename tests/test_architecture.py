@@ -29,7 +29,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"console", "firstuse", "provenance", "wheel", "wheelvariant"}),
     frozenset({"report"}),
     frozenset({"frontend"}),
-    frozenset({"hatch", "setuptools", "cli"}),
+    frozenset({"bazel", "hatch", "setuptools", "cli"}),
     frozenset({"__main__"}),
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

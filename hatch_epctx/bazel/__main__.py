@@ -1,0 +1,170 @@
+"""`python -m hatch_epctx.bazel`: what the actions and tests of the rule set run, and `machine` for people.
+
+Exit codes are those of `epctx`. Arguments may stand in a file, one a line: ``@FILE``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from hatch_epctx.bazel.checking import check_action
+from hatch_epctx.bazel.compiling import compile_action
+from hatch_epctx.bazel.machine import describe_machine
+from hatch_epctx.bazel.packing import Packed, package_action
+from hatch_epctx.bazel.records import read_manifest
+from hatch_epctx.bazel.settings import ActionInputs, in_rules_words
+from hatch_epctx.bazel.wheels import wheel_action
+from hatch_epctx.config import CheckPlan
+from hatch_epctx.console import missing_extra, printable
+from hatch_epctx.errors import EpctxError
+from hatch_epctx.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hatch_epctx.bazel.records import CompiledContext
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except EpctxError as error:
+        return _failed(error)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        return _failed(missing)
+    return 0
+
+
+def _failed(error: EpctxError) -> int:
+    _say(f"error: {in_rules_words(error)}")
+    return error.exit_code
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(printable(f"epctx: {text}") + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hatch_epctx.bazel", fromfile_prefix_chars="@", description=__doc__, allow_abbrev=False
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    compiles = commands.add_parser("compile", help="compile what a configuration declares", allow_abbrev=False)
+    compiles.set_defaults(run=_compile)
+    compiles.add_argument("--config", type=Path, required=True)
+    _add_inputs(compiles)
+    compiles.add_argument("--machine", type=Path)
+    compiles.add_argument("--out", type=Path, required=True)
+    compiles.add_argument("--manifest", type=Path, required=True)
+    package = commands.add_parser("package", help="make a package folder of compiles", allow_abbrev=False)
+    package.set_defaults(run=_package)
+    _add_contexts(package)
+    package.add_argument("--package", required=True)
+    package.add_argument("--version", required=True)
+    package.add_argument("--out", type=Path, required=True)
+    wheel = commands.add_parser("wheel", help="make a wheel of Python files and compiles", allow_abbrev=False)
+    wheel.set_defaults(run=_wheel)
+    wheel.add_argument("--config", type=Path, required=True)
+    _add_contexts(wheel)
+    wheel.add_argument("--file", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
+    wheel.add_argument("--description", type=Path)
+    wheel.add_argument("--out", type=Path, required=True)
+    test = commands.add_parser("test", help="run a compile against the CPU EP", allow_abbrev=False)
+    test.set_defaults(run=_test)
+    _add_contexts(test)
+    _add_inputs(test)
+    test.add_argument("--inputs", type=Path)
+    test.add_argument("--rtol", type=float, required=True)
+    test.add_argument("--atol", type=float, required=True)
+    test.add_argument("--cosine", type=float)
+    test.add_argument("--seed", type=int, default=0)
+    test.add_argument("--allow-not-run", action="store_true")
+    machine = commands.add_parser("machine", help="describe this machine for epctx_ep(machine = ...)")
+    machine.set_defaults(run=_machine)
+    machine.add_argument("--ep", required=True)
+    machine.add_argument("--device", default="")
+    return parser
+
+
+def _add_contexts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--context", nargs=2, action="append", default=[], metavar=("MANIFEST", "FOLDER"))
+
+
+def _contexts(options: argparse.Namespace) -> list[CompiledContext]:
+    return [read_manifest(Path(manifest), Path(folder)) for manifest, folder in options.context]
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
+    parser.add_argument("--data", nargs=3, action="append", default=[], metavar=("NAME", "LOCATION", "PATH"))
+    parser.add_argument("--calibration", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
+    parser.add_argument("--option", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
+
+
+def _inputs(options: argparse.Namespace) -> ActionInputs:
+    return ActionInputs(
+        models={name: Path(path) for name, path in options.model},
+        data={(name, location): Path(path) for name, location, path in options.data},
+        calibrations={name: Path(path) for name, path in options.calibration},
+        options={name: Path(path) for name, path in options.option},
+    )
+
+
+def _compile(options: argparse.Namespace) -> None:
+    compile_action(
+        options.config,
+        _inputs(options),
+        machine_file=options.machine,
+        out=options.out,
+        manifest=options.manifest,
+        write=_say,
+    )
+
+
+def _package(options: argparse.Namespace) -> None:
+    packed = Packed(package=options.package, name=options.package, version=options.version)
+    package_action(_contexts(options), packed, options.out)
+
+
+def _wheel(options: argparse.Namespace) -> None:
+    files = [(name, Path(path)) for name, path in options.file]
+    wheel_action(options.config, _contexts(options), files=files, description=options.description, out=options.out)
+
+
+def _test(options: argparse.Namespace) -> None:
+    plan = CheckPlan(
+        inputs=options.inputs, rtol=options.rtol, atol=options.atol, cosine=options.cosine, seed=options.seed
+    )
+    (context,) = _contexts(options)
+    with TemporaryDirectory(prefix="epctx-test-", dir=os.environ.get("TEST_TMPDIR")) as folder:
+        check_action(
+            context,
+            _inputs(options),
+            plan,
+            allow_not_run=options.allow_not_run,
+            scratch=Path(folder),
+            write=_say,
+        )
+
+
+def _machine(options: argparse.Namespace) -> None:
+    with TemporaryDirectory(prefix="epctx-machine-") as folder:
+        found = describe_machine(options.ep, options.device, Store(Path(folder)))
+    sys.stdout.write(json.dumps(found, indent=2, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

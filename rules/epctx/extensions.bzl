@@ -1,0 +1,39 @@
+"""Repositories for bzlmod."""
+
+load("//epctx/private:local_runtime.bzl", "epctx_local_runtime")
+
+def _epctx_impl(module_ctx):
+    for module in module_ctx.modules:
+        for tag in module.tags.local_runtime:
+            epctx_local_runtime(
+                name = tag.name,
+                interpreter = tag.interpreter,
+                machines = tag.machines,
+                site_packages = tag.site_packages,
+            )
+
+epctx = module_extension(
+    implementation = _epctx_impl,
+    doc = "Runtimes as repositories.",
+    tag_classes = {
+        "local_runtime": tag_class(
+            attrs = {
+                "interpreter": attr.string(
+                    doc = "Absolute path of the environment's Python.",
+                    mandatory = True,
+                ),
+                "machines": attr.string_list(
+                    doc = "Describe this machine for these EPs and device kinds, such as [\"openvino:cpu\"].",
+                ),
+                "name": attr.string(
+                    doc = "Name of the repository.",
+                    mandatory = True,
+                ),
+                "site_packages": attr.string(
+                    doc = "Absolute path of its site-packages; asked of the interpreter when left out.",
+                ),
+            },
+            doc = "See epctx_local_runtime.",
+        ),
+    },
+)
