@@ -364,6 +364,39 @@ def child_tidy(root: str) -> None:
     say(str(done.staging))
 
 
+def child_try_many(root: str, first: str, count: str) -> None:
+    """Build many identities on a disk that fails now and then; each is right, used once, or a clear error."""
+    store = Store(Path(root))
+    tally = {"selected": 0, "once": 0, "refused": 0}
+    for number in range(int(first), int(first) + int(count)):
+        identity = identity_of(f"m{number}")
+        try:
+            generation = build(store, identity)
+        except StoreError:
+            tally["refused"] += 1
+            continue
+        with generation:
+            check(generation, identity)
+            tally["selected" if generation.selected else "once"] += 1
+    say(" ".join(f"{key}={value}" for key, value in tally.items()))
+
+
+def child_collect(root: str) -> None:
+    """Collect everything; failures are told and no more."""
+    try:
+        done = collect.collect(Store(Path(root)), collect.Limits(max_size=0))
+    except StoreError as error:
+        say(f"refused {error.reason}")
+        return
+    say(f"removed={len(done.removed)} failed={len(done.failed)} busy={len(done.busy)}")
+
+
+def child_find(root: str, text: str) -> None:
+    """What a hit says."""
+    found = Store(Path(root)).find(identity_of(text))
+    say(found.reason if isinstance(found, Miss) else "hit")
+
+
 def child_full_disk(mount: str) -> None:
     """Build on a small file system that is full, then again when it is not."""
     root = Path(mount) / "cache"
@@ -378,6 +411,7 @@ def child_full_disk(mount: str) -> None:
                 pass
         except OSError:
             pass
+    assert collect.after_build(store, collect.Limits(max_size=1 << 40), grown=0, say=say) is not None
     failures: list[StoreError] = []
     try:
         build(store, identity)
@@ -388,7 +422,11 @@ def child_full_disk(mount: str) -> None:
     assert isinstance(store.find(identity), Miss)
     with build(store, identity_of("first")) as generation:  # hits need no space
         check(generation, identity_of("first"))
+    done = collect.collect(store, collect.Limits(max_size=0))  # nor does making some
+    assert (len(done.removed), done.failed) == (1, [])
     ballast.unlink()
+    with build(store, identity_of("first")) as generation:
+        check(generation, identity_of("first"))
     with build(store, identity) as generation:
         check(generation, identity)
         assert generation.selected

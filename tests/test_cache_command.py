@@ -79,6 +79,17 @@ def test_info_says_where_and_how_much(epctx: Command, store: Store) -> None:
     assert (facts["pinned"], facts["unnamed"], facts["network"], facts["shared"]) == (0, 0, False, False)
 
 
+def test_info_tells_of_kept_folders_which_nothing_collects(epctx: Command, store: Store) -> None:
+    (store.root / "kept" / "deep").mkdir(parents=True)
+    (store.root / "kept" / "deep" / "file").write_bytes(b"x" * 3000)
+    assert epctx("cache", "info", "--json").json["kept"] == 3000
+    out = epctx("cache", "info").out
+    assert "kept         2.9 KiB, folders of failed compiles" in out
+    fill(store, "a")
+    epctx("cache", "clear")
+    assert (store.root / "kept" / "deep" / "file").exists()
+
+
 def test_list_shows_identities_by_last_use(epctx: Command, store: Store) -> None:
     fill(store, "a", "b")
     lines = epctx("cache", "list").out.splitlines()

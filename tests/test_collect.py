@@ -14,8 +14,8 @@ from store_support import build, check, compile_into, identity_of, left_over
 from hatch_epctx import collect as collecting
 from hatch_epctx.collect import Limits, Root, after_build, clear, collect, look, pin, read_roots, unpin
 from hatch_epctx.collect.automatic import SECONDS
-from hatch_epctx.collect.collecting import remember_size, remembered_size
 from hatch_epctx.collect.expiry import FACTS_AGE, STAT_AGE, TEMP_AGE
+from hatch_epctx.collect.usage import remember_size, remembered_size
 from hatch_epctx.errors import StoreError
 from hatch_epctx.files import touch
 from hatch_epctx.lease import Lease
@@ -498,7 +498,8 @@ def test_a_store_on_a_network_file_system_is_left_alone(store: Store, monkeypatc
         assert "nfs4" in str(caught.value)
         assert "--alone" in str(caught.value)
     assert there(far, "a") == ["a"]
-    assert len(collect(far, NOTHING, alone=True).removed) == 1
+    done = collect(far, NOTHING, alone=True)
+    assert (len(done.removed), done.staging) == (1, 1)
 
 
 def test_a_read_only_store_is_not_collected() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import signal
 import subprocess
 from typing import TYPE_CHECKING
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 IDENTITY = identity_of("m")
 
-OTHERS = ("file-", "sweep-", "discard-", "collect-", "root-")
+OTHERS = ("snapshot-", "compiled", "loaded", "file-", "sweep-", "discard-", "collect-", "root-")
 PUBLISH = [point for point in FAULT_POINTS if not point.startswith(OTHERS)]
 VISIBLE = {"marker-replaced", "marker-after"}
 """Points after which the generation is selected."""
@@ -206,61 +204,3 @@ def test_a_sweep_is_bounded(store: Store) -> None:
     (store.layout.staging / "not ours").mkdir()
     store.sweep_dead()
     assert (store.layout.staging / "not ours").exists()
-
-
-CALL = re.compile(r"(?P<name>fsync|rename|renameat|renameat2)\((?P<rest>.*)\) += 0")
-
-
-def _calls(trace: str, root: Path) -> list[str]:
-    """fsync and rename calls on the store, paths cut to what matters."""
-    calls = []
-    for line in trace.splitlines():
-        match = CALL.search(line)
-        if match is None:
-            continue
-        paths = [path for path in re.findall(r'[<"](/[^>"]*)[>"]', match["rest"]) if path.startswith(f"{root}/v1/")]
-        if not paths:
-            continue
-        short = [re.sub(r"[0-9a-f]{64}", "IDENTITY", path.removeprefix(f"{root}/v1/")) for path in paths]
-        short = [
-            re.sub(r"\b[0-9a-f]{32}\b(?!\.bin)", "UUID", re.sub(r"\.tmp-[0-9a-f]+", "TEMP", path)) for path in short
-        ]
-        name = "rename" if match["name"].startswith("rename") else "fsync"
-        calls.append(" ".join([name, *short]))
-    return calls
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_bytes_are_durable_before_the_names_that_lead_to_them(store: Store, tmp_path: Path) -> None:
-    build(store, identity_of("warm")).close()
-    trace = tmp_path / "trace"
-    command = [
-        "strace",
-        "-f",
-        "-y",
-        "-s",
-        "400",
-        "-e",
-        "trace=fsync,fdatasync,rename,renameat,renameat2",
-        "-o",
-        str(trace),
-    ]
-    child = support.command_line("build", store.root, "m", tmp_path / "log")
-    done = subprocess.run([*command, *child], env=support.environment(), capture_output=True, text=True, check=False)
-    if "ptrace" in done.stderr.lower():
-        pytest.skip("this machine does not let processes be traced")
-    assert done.returncode == 0, done.stderr
-    shard = IDENTITY[:2]
-    calls = [call for call in _calls(trace.read_text(), store.root) if "/work/" not in call]
-    names = sorted(support.outputs(IDENTITY))
-    assert calls == [
-        *(f"fsync staging/UUID/out/{name}" for name in names),
-        "fsync staging/UUID/out",
-        "rename staging/UUID/out generations/UUID",
-        "fsync generations",
-        "fsync staging/UUID",
-        "fsync markers",
-        "fsync staging/UUID/TEMP",
-        f"rename staging/UUID/TEMP markers/{shard}/IDENTITY.json",
-        f"fsync markers/{shard}",
-    ]

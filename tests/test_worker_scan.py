@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 from hatch_epctx.worker.failure import TaskError
+from hatch_epctx.worker.rewriting import restore_metadata
 from hatch_epctx.worker.scanning import facts, read_source
 
 
@@ -232,6 +233,54 @@ def test_what_is_no_onnx_model_is_refused(tmp_path: Path, data: bytes) -> None:
         read_source(path)
     assert caught.value.reason == "invalid-model"
     assert "\n" not in caught.value.error
+
+
+@pytest.mark.parametrize("field", ["input", "node", "initialiser", "operator", "domain", "dim", "opset", "attribute"])
+def test_a_name_that_is_no_utf8_is_refused(tmp_path: Path, field: str) -> None:
+    """Found by fuzzing: protobuf gives such a name as bytes, and a result could not be written."""
+    model = small_model(channels=1, size=2, batch="n")
+    graph = model.graph
+    named = {"input": graph.input[0], "node": graph.node[0], "initialiser": graph.initializer[0]}
+    if field in named:
+        named[field].name = "QQQQ"
+    elif field == "operator":
+        graph.node[0].op_type = "QQQQ"
+    elif field == "domain":
+        graph.node[0].domain = "QQQQ"
+    elif field == "dim":
+        graph.input[0].type.tensor_type.shape.dim[0].dim_param = "QQQQ"
+    elif field == "opset":
+        model.opset_import.add(domain="QQQQ", version=1)
+    else:
+        graph.node[0].attribute[0].name = "QQQQ"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"QQQQ", b"\xff\xfe\xfdx"))
+    with pytest.raises(TaskError, match="no UTF-8") as caught:
+        read_source(path)
+    assert caught.value.reason == "invalid-model"
+
+
+def test_text_that_only_describes_may_be_anything(tmp_path: Path) -> None:
+    """Old exporters wrote Latin-1 there. It is shown as well as may be, and said to be lost where it cannot be kept."""
+    model = small_model(channels=1, size=2)
+    model.doc_string = model.producer_name = model.graph.doc_string = model.graph.input[0].doc_string = "QQQQ"
+    model.metadata_props.add(key="author", value="QQQQ")
+    model.metadata_props.add(key="licence", value="MIT")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"QQQQ", b"J\xfcrg"))
+    source = read_source(path).model
+    compiled = small_model(channels=1, size=2)
+    compiled.ClearField("producer_name")
+    assert restore_metadata(source, compiled) == [
+        "producer_name",
+        "doc_string",
+        "metadata_props.author",
+        "graph.doc_string",
+        "inputs.x.doc_string",
+    ]
+    assert {entry.key: entry.value for entry in compiled.metadata_props} == {"licence": "MIT"}
+    extra = result_of(run({}, tmp_path, task="inspect", model="model.onnx"))["extra"]
+    assert (extra["producer"], extra["metadata"]["author"]) == ("J\ufffdrg", "J\ufffdrg")
 
 
 def test_a_worker_refuses_garbage_in_one_line(tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def cache_verify(parser: ArgumentParser) -> None:
     """Arguments of `epctx cache verify`."""
     _some_identities(parser)
     parser.add_argument("--remove", action="store_true", help="remove what is damaged")
+    _alone(parser)
 
 
 def cache_clear(parser: ArgumentParser) -> None:

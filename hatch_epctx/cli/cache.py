@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import collect as collecting
@@ -34,6 +36,7 @@ def info(options: Namespace) -> int:
     layout = store.layout
     limits = _limits(options)
     editable = installs(store.root)
+    kept = _size_of(store.root / "kept")
     facts: dict[str, Any] = {
         "path": str(store.root),
         "file_system": layout.file_system or None,
@@ -46,6 +49,7 @@ def info(options: Namespace) -> int:
         "pinned_size": sum(item.size for item in inventory.items if item.pins),
         "unnamed": sum(not item.identities for item in inventory.items),
         "editable": [{"package": item.package, "project": str(item.project), "size": item.size} for item in editable],
+        "kept": kept,
         "max_size": limits.max_size,
         "max_age": limits.max_age,
     }
@@ -59,9 +63,21 @@ def info(options: Namespace) -> int:
         say(f"unnamed      {facts['unnamed']}, superseded or in the making")
     for item in editable:
         say(f"editable     {item.package} of {item.project}, {size(item.size)} beside the generations")
+    if kept:
+        say(f"kept         {size(kept)}, folders of failed compiles (EPCTX_KEEP_STAGING), yours to remove")
     if layout.on_network:
         say("network      leases of other hosts cannot be trusted here: nothing is collected by itself")
     return 0
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of all files below `folder`; 0 where it is not there."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += Path(place, name).lstat().st_size
+    return total
 
 
 def _remarks(store: Store) -> str:
@@ -125,7 +141,7 @@ def verify(options: Namespace) -> int:
     checked = [found for found in collecting.check(store, identities) if not _is_gone(found)]
     bad = [found for found in checked if found.miss is not None]
     if options.remove and bad:
-        done = collecting.clear(store, [found.identity for found in bad], pinned=True)
+        done = collecting.clear(store, [found.identity for found in bad], pinned=True, alone=options.alone)
         removed = done.dangling + len(done.removed)
     else:
         removed = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from hatch_epctx.collect.collecting import collect, remember_size, remembered_size
+from hatch_epctx.collect.collecting import collect
+from hatch_epctx.collect.usage import remember_size, remembered_size
 from hatch_epctx.errors import StoreError
 
 if TYPE_CHECKING:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hatch_epctx.collect.expiry import expire, settle
 from hatch_epctx.collect.inventory import survey
 from hatch_epctx.collect.limits import Deadline
 from hatch_epctx.collect.removing import Remover
 from hatch_epctx.collect.roots import LAST, pins, read_roots
+from hatch_epctx.collect.usage import remember_size
 from hatch_epctx.errors import StoreError
 from hatch_epctx.lease import lock
 from hatch_epctx.store.facts import Facts
 from hatch_epctx.store.layout import store_error
+from hatch_epctx.store.sweep import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,13 +27,10 @@ if TYPE_CHECKING:
     from hatch_epctx.collect.limits import Limits
     from hatch_epctx.store import Store
 
-__all__ = ["Collected", "Why", "clear", "collect", "remember_size", "remembered_size", "select"]
+__all__ = ["Collected", "Why", "clear", "collect", "look", "select"]
 
 Why = Literal["superseded", "age", "size", "asked"]
 """superseded: no marker names it; age, size: beyond a limit; asked: `clear`."""
-
-_SIZE: Final = ("usage", "store")
-"""Kind and key of the fact that holds the store's size, so that a build need not survey it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +86,7 @@ def collect(
     """
     deadline = Deadline(seconds)
     with _at_work(store, alone=alone, dry_run=dry_run, deadline=deadline, on_wait=on_wait):
-        swept = None if dry_run else store.sweep_dead(seconds=deadline.left)
+        swept = None if dry_run else sweep(store.layout, seconds=deadline.left)
         inventory = look(store, deadline=deadline)
         done = Collected(size=inventory.size, finished=inventory.finished)
         if swept is not None:
@@ -126,7 +125,7 @@ def clear(
     """
     deadline = Deadline()
     with _at_work(store, alone=alone, dry_run=False, deadline=deadline, on_wait=on_wait):
-        swept = store.sweep_dead()
+        swept = sweep(store.layout)
         inventory = look(store, deadline=deadline, unpinned=pinned)
         done = Collected(size=inventory.size, staging=swept.staging + swept.generations)
         run = _Run(store, done, deadline, despite_pins=pinned, despite_use=True)
@@ -279,22 +278,13 @@ def _at_work(
             reason="network-file-system",
         )
     timeout = None if deadline.left is None else 0.0
-    with lock(store.layout.locks / "collect.lock", timeout=timeout, on_wait=on_wait):
+    path = store.layout.locks / "collect.lock"
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock(path, timeout=timeout, on_wait=on_wait))
+        except OSError as error:
+            raise store_error(error, path, "lock the collection") from error
         yield
-
-
-def remember_size(store: Store, size: int, surveyed: float | None = None) -> None:
-    """Keep the store's size, and when it was measured (now when left out), for `remembered_size`."""
-    store.remember(*_SIZE, {"size": size, "surveyed": time.time() if surveyed is None else surveyed})
-
-
-def remembered_size(store: Store) -> tuple[int, float] | None:
-    """(bytes, seconds since 1970 of the survey) as last remembered."""
-    fact = store.recall(*_SIZE) or {}
-    size, surveyed = fact.get("size"), fact.get("surveyed")
-    if type(size) is not int or not isinstance(surveyed, int | float):
-        return None
-    return size, float(surveyed)
 
 
 def _followed(store: Store) -> frozenset[Path]:

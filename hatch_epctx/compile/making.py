@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hatch_epctx.compile.jobs import compile_job, group_job, load_job, prepare_job
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError
-from hatch_epctx.files import check_name, move, remove_tree
+from hatch_epctx.files import check_name, fault_point, move, remove_tree
 from hatch_epctx.source import snapshot, snapshot_inputs, snapshot_option
 from hatch_epctx.store import Artifact
 from hatch_epctx.worker.protocol import CALIBRATION_NAME, member_folder, member_prepared
@@ -82,6 +82,7 @@ def compile_variant(
     kept, prepared = _prepare(variant, folder, calibration=calibration) if variant.prepare else ((), {})
     outcome = run(compile_job(variant), folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=_hint(variant))
+    fault_point("compiled")
     made = _artifacts(result)
     names = {artifact.path for artifact in (*made, *kept)}
     _keep_only(folder, names)
@@ -91,6 +92,7 @@ def compile_variant(
     if variant.load_check:
         _load_check(variant, folder, facts)
         _keep_only(folder, names)
+    fault_point("loaded")
     return Compiled(artifacts=_unique(made, kept), facts=facts)
 
 

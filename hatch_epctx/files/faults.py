@@ -19,6 +19,9 @@ __all__ = ["FAULT_POINTS", "fault_point"]
 FAULT_POINTS: Final[tuple[str, ...]] = (
     "claim-made",  # a lease file exists, its lock is not taken yet
     "staging-made",  # the private folder exists and is claimed
+    "snapshot-copied",  # one file of the source is there
+    "compiled",  # the worker is done, its result is valid
+    "loaded",  # the load check is done, or was not asked for
     "artifact-taken",  # one artifact has left the work folder
     "staged",  # all artifacts wait in the folder that will be published
     "synced",  # their bytes are durable
@@ -40,7 +43,7 @@ FAULT_POINTS: Final[tuple[str, ...]] = (
     "root-temp",  # a new root stands under a temporary name
     "root-replaced",  # it is there, not durable yet
 )
-"""Every point, in the order of a publish; what the next run has to cope with stands beside each."""
+"""Every point, in the order of a compile and its publish; what the next run has to cope with stands beside each."""
 
 _SIGKILL: Final = 9
 """By number: importing `signal` costs every program that opens a model."""

@@ -18,10 +18,12 @@ from hatch_epctx.files.disk import long_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["DEPTH_LIMIT", "open_regular", "parse_json", "read_bounded"]
+__all__ = ["DEPTH_LIMIT", "VALUE_LIMIT", "open_regular", "parse_json", "read_bounded"]
 
 DEPTH_LIMIT: Final = 64
 """Levels of nesting that `parse_json` accepts."""
+VALUE_LIMIT: Final = 1 << 20
+"""Values, keys apart, that `parse_json` accepts: what is read in bytes may be a hundred times that in memory."""
 _INTEGER_DIGITS: Final = 20
 """Digits of an integer: 64 bits; Python's own limit of 4,300 still costs quadratic time."""
 
@@ -77,9 +79,11 @@ def parse_json(data: bytes) -> Any:
 
     Raises:
         ValueError: not UTF-8, not JSON, a key twice in one object, NaN or infinity (``1e999`` too), an integer
-            beyond 20 digits, an unpaired surrogate, or nesting deeper than `DEPTH_LIMIT`.
+            beyond 20 digits, an unpaired surrogate, nesting deeper than `DEPTH_LIMIT`, more than `VALUE_LIMIT` values.
     """
     text = data.decode("utf-8")
+    if text.count(",") + text.count("[") + text.count("{") >= VALUE_LIMIT:  # a bound from above: strings count too
+        raise ValueError("holds too many values")
     try:
         value = json.loads(
             text,

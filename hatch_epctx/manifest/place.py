@@ -23,6 +23,11 @@ _KINDS: Final = {
     float: "a number",
 }
 
+_SHOWN: Final = 80
+"""Characters of a key that messages show."""
+_LONGEST: Final = 500
+"""Characters that messages say of what was found."""
+
 
 class Place:
     """A value and where it stands; each method checks one thing or raises `VerificationError` with the place."""
@@ -46,7 +51,9 @@ class Place:
 
     def fail(self, found: str, *, expected: str = "", remedy: str = "", reason: str = "malformed-manifest") -> NoReturn:
         """Raise the complaint."""
-        where = f"{self.file}: {'.'.join(self.path)}" if self.path else self.file
+        where = f"{self.file}: {'.'.join(map(_key, self.path))}" if self.path else self.file
+        if len(found) > _LONGEST:  # a value of megabytes, quoted
+            found = f"{found[:_LONGEST]}..."
         raise VerificationError(found, where=where, expected=expected, remedy=remedy, reason=reason)
 
     def inside(self, key: str, value: Any = None) -> Place:
@@ -138,3 +145,9 @@ class Place:
     def wrong(self, expected: str) -> NoReturn:
         """Complain about the value's type."""
         self.fail(f"found {_KINDS[type(self.value)]}", expected=expected)
+
+
+def _key(key: str) -> str:
+    """A key as messages show it: an attacker may have chosen it, to be huge or to drive a terminal."""
+    shown = key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..."
+    return shown if shown.isprintable() else ascii(shown)[1:-1]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ATTEMPTS", "Obtainer", "compile_unit", "not_shared"]
 
+MARGIN: Final = 60.0
+"""Seconds beyond its time limits that one holder of an identity's lock is given by those who wait."""
 ATTEMPTS: Final = 3
 """Compiles of one variant whose source keeps changing."""
 _LONG: Final = 5.0
@@ -221,7 +223,7 @@ class Obtainer:
 
         # Whoever holds it compiles and loads, each within its time limit, and copies and digests files.
         members = variant.group.members if variant.group else (variant,)
-        patience = 3 * sum(member.timeout for member in members) + 60
+        patience = 3 * sum(member.timeout for member in members) + MARGIN
         with self._store.lock(identity.digest, timeout=patience, on_wait=waiting, cancel=self.stopping):
             yield
 

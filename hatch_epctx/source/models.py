@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from hatch_epctx.errors import EpctxError, ModelError
-from hatch_epctx.files import check_location, copy_and_digest
+from hatch_epctx.files import check_location, copy_and_digest, fault_point
 from hatch_epctx.worker.protocol import FORMAT, MODEL_NAME
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def _copy(origin: Path, copy: Path, digest: str) -> None:
         raise SourceChangedError(f"{origin.name} went away while it was being read", reason="source-changed") from error
     if copied != digest:
         raise SourceChangedError(f"{origin.name} changed while it was being read", reason="source-changed")
+    fault_point("snapshot-copied")
 
 
 def _external_digest(path: Path, location: str, place: str, store: Store) -> str:

@@ -53,7 +53,7 @@ __all__ = ["Store"]
 
 _LOOKS: Final = 3
 """Times that `find` follows a marker which changes under its eyes."""
-_DISK: Final = READ_ONLY | {errno.EIO}
+_DISK: Final = READ_ONLY | {errno.EIO, errno.ESTALE}
 """Errors in a staging folder that are the disk's, not a bug of whoever works there."""
 _NO_FAULT: Final = ("source-changed", "stopped")
 """Reasons of an error that is no failure of the compile."""
@@ -315,4 +315,6 @@ def _checked(identity: str) -> str:
 
 def _lies_in(error: OSError, folder: Path) -> bool:
     name = error.filename
+    if name is None:  # of a read or a write, which name nothing
+        return error.errno not in READ_ONLY
     return isinstance(name, str | bytes) and os.fsdecode(name).startswith(f"{folder}{os.sep}")

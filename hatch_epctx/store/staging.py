@@ -133,7 +133,10 @@ def _verified_links(path: Path, artifact: Artifact) -> int:
             found = digest_stream(stream)
     except FileNotFoundError as error:
         raise StoreError(
-            f"the compile did not write {artifact.path}", where=str(path.parent), reason="missing-artifact"
+            f"{artifact.path} is not there, which the compile wrote",
+            where=str(path.parent),
+            remedy="Something removed it after the compile ended: build again.",
+            reason="missing-artifact",
         ) from error
     if found != (artifact.digest, artifact.size):
         raise StoreError(

@@ -28,7 +28,7 @@ from hatch_epctx.worker.rewriting import ContentNames, normalise_locations, rena
 from hatch_epctx.worker.scanning import LIMIT, Source, facts, parse, read_source
 from hatch_epctx.worker.session import Ep, level, open_ep, session_options
 from hatch_epctx.worker.shapes import check_dimensions, check_static, set_input_shapes
-from hatch_epctx.worker.wording import describe
+from hatch_epctx.worker.wording import describe, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -252,7 +252,7 @@ def _written(name: str, data: bytes) -> Artifact:
 
 def _compatibility(model: ModelProto, ep: str) -> str:
     properties: dict[str, Any] = {entry.key: entry.value for entry in model.metadata_props}
-    return str(properties.get(f"ep_compatibility_info.{ep}", ""))
+    return shown(properties.get(f"ep_compatibility_info.{ep}", ""))
 
 
 def rename_source(job: Job) -> Result:

@@ -11,6 +11,7 @@ from hatch_epctx.worker import graphs
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.protocol import CONTEXT_NAME, Artifact, Result
 from hatch_epctx.worker.scanning import facts, parse
+from hatch_epctx.worker.wording import shown
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -31,8 +32,8 @@ def describe_model(job: Job) -> Result:
     """
     model = parse(Path(job["model"]))
     nodes = [_context_node(node) for node in graphs.context_nodes(model)]
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
-    producer = f"{model.producer_name} {model.producer_version}".strip()
+    metadata = {shown(entry.key): shown(entry.value) for entry in model.metadata_props}
+    producer = f"{shown(model.producer_name)} {shown(model.producer_version)}".strip()
     extra = {"context_nodes": nodes, "metadata": metadata, "producer": producer}
     return {"ok": True, "scan": facts(model), "extra": extra}
 

@@ -32,6 +32,7 @@ __all__ = [
     "graph_inputs",
     "graph_outputs",
     "main_and_subgraphs",
+    "model_names",
     "model_nodes",
     "model_tensors",
 ]
@@ -63,6 +64,29 @@ def model_tensors(model: ModelProto) -> Iterator[TensorProto]:
             yield from _attribute_tensors(body.attribute_proto)
         for node in body.node:
             yield from _attribute_tensors(node.attribute)
+
+
+def model_names(model: ModelProto) -> Iterator[str | bytes]:
+    """Every name that other parts of a model, messages or results refer to; not what only describes it.
+
+    Text that is no UTF-8 comes as bytes, whatever protobuf's types say.
+    """
+    yield from (opset.domain for opset in model.opset_import)
+    for value in (*model.graph.input, *model.graph.output):
+        yield value.name
+        shape = value.type.sparse_tensor_type.shape if value.type.HasField("sparse_tensor_type") else None
+        for dim in (shape or value.type.tensor_type.shape).dim:
+            yield dim.dim_param
+            yield dim.denotation
+    for tensor in model_tensors(model):
+        yield tensor.name
+        for entry in tensor.external_data:
+            yield entry.key
+            yield entry.value
+    for node in model_nodes(model):
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
 
 
 def context_nodes(model: ModelProto) -> Iterator[NodeProto]:

@@ -17,13 +17,13 @@ from hatch_epctx.files import check_location, copy_file, move, remove_file
 from hatch_epctx.worker import graphs
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.protocol import Artifact, Role
+from hatch_epctx.worker.wording import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
     from onnx import ModelProto, NodeProto
-    from onnx.onnx_ml_pb2 import StringStringEntryProto
 
 __all__ = ["ContentNames", "normalise_locations", "rename_references", "restore_metadata"]
 
@@ -137,17 +137,16 @@ def restore_metadata(source: ModelProto, compiled: ModelProto) -> list[str]:
     """Put back what the compile dropped of the source's metadata; return the names of what cannot be put back.
 
     ONNX Runtime 1.32 keeps the model's custom metadata and drops its description, version, domain and producer and
-    the documentation of inputs and outputs; applications read them from the session.
+    the documentation of inputs and outputs; applications read them from the session. Text that is no UTF-8 is lost:
+    protobuf reads it and refuses to set it.
     """
     lost: list[str] = []
     for name in _MODEL_FIELDS:
-        if getattr(source, name) and not getattr(compiled, name):
-            setattr(compiled, name, getattr(source, name))
+        lost += _restore_text(source, compiled, name, name)
     if source.model_version and not compiled.model_version:
         compiled.model_version = source.model_version
     lost += _restore_entries(source.metadata_props, compiled.metadata_props, "metadata_props")
-    if source.graph.doc_string and not compiled.graph.doc_string:
-        compiled.graph.doc_string = source.graph.doc_string
+    lost += _restore_text(source.graph, compiled.graph, "doc_string", "graph.doc_string")
     lost += _restore_entries(source.graph.metadata_props, compiled.graph.metadata_props, "graph.metadata_props")
     for before, after, what in (
         (source.graph.input, compiled.graph.input, "inputs"),
@@ -158,19 +157,30 @@ def restore_metadata(source: ModelProto, compiled: ModelProto) -> list[str]:
             kept = by_name.get(value.name)
             if kept is None:
                 continue  # an initialiser of an old model: no input to a caller
-            if value.doc_string and not kept.doc_string:
-                kept.doc_string = value.doc_string
+            lost += _restore_text(value, kept, "doc_string", f"{what}.{value.name}.doc_string")
             lost += _restore_entries(value.metadata_props, kept.metadata_props, f"{what}.{value.name}.metadata_props")
     return lost
+
+
+def _restore_text(before: Any, after: Any, name: str, place: str) -> list[str]:
+    text = getattr(before, name)
+    if not text or getattr(after, name):
+        return []
+    if not isinstance(text, str):
+        return [place]
+    setattr(after, name, text)
+    return []
 
 
 def _restore_entries(before: Any, after: Any, place: str) -> list[str]:
     present = {entry.key: entry.value for entry in after}
     lost: list[str] = []
-    entry: StringStringEntryProto
     for entry in before:
-        if entry.key not in present:
-            after.add(key=entry.key, value=entry.value)
-        elif present[entry.key] != entry.value:
-            lost.append(f"{place}.{entry.key}")
+        key, value = entry.key, entry.value
+        if not isinstance(key, str) or not isinstance(value, str):
+            lost.append(f"{place}.{shown(key)}")
+        elif key not in present:
+            after.add(key=key, value=value)
+        elif present[key] != value:
+            lost.append(f"{place}.{key}")
     return lost

@@ -116,6 +116,9 @@ def parse(path: Path) -> ModelProto:
     # An empty file, and some other files, parse as a message without a single known field.
     if not model.HasField("graph") or not model.opset_import:
         raise _invalid("it has no graph or imports no operator set")
+    for name in graphs.model_names(model):
+        if not isinstance(name, str):
+            raise _invalid(f"it holds a name that is no UTF-8: {name[:80]!r}")
     return model
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["describe", "machine_folders", "one_line", "without_paths"]
+__all__ = ["describe", "machine_folders", "one_line", "shown", "without_paths"]
 
 LIMIT: Final = 600
 """Characters of a message; the worker's log holds the rest."""
@@ -33,6 +33,11 @@ def one_line(text: str) -> str:
     """`text` in one line of at most `LIMIT` characters, without ONNX Runtime's head and this machine's paths."""
     line = " ".join(without_paths(_ORT_HEAD.sub("", text)).split())
     return line if len(line) <= LIMIT else line[: LIMIT - 3] + "..."
+
+
+def shown(text: str | bytes) -> str:
+    """A text of an ONNX file for messages and results: protobuf gives as bytes what is no UTF-8."""
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def without_paths(text: str) -> str:
