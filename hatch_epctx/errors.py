@@ -10,10 +10,11 @@ Exit codes: 1 is a bug (any other exception), the rest stand on the classes belo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "CompileError",
@@ -38,9 +39,11 @@ class EpctxError(Exception):
         remedy: what to do, one or more whole sentences. May be empty.
         reason: a stable word for programs, such as "unknown-option"; never shown alone.
         detail: further lines (a log tail, a list of candidates), shown below the message.
+        facts: figures behind the message, for reports; empty for most. They do not cross processes.
     """
 
     exit_code: ClassVar[int] = 1
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,

@@ -347,6 +347,9 @@ def test_a_failed_check_fails_the_build_and_a_wider_tolerance_needs_no_new_compi
         assert "beyond rtol 0 and atol 1e-09" in done.err
         assert not (tmp_path / "out").exists()
         assert expected == set(tasks(trace)) - {"scan", "probe"}
+    reported = epctx("report", "--json", cwd=tree.root).json["variants"][0]["check"]
+    assert (reported["outcome"], reported["outputs"][0]["verdict"]) == ("failed", "beyond")
+    assert reported["outputs"][0]["max_abs"] > 1e-9
     demand(tree, "check = { rtol = 0.05, atol = 0.01 }\n", target)
     done = epctx("build", "--out", tmp_path / "out", "--json", "-q", cwd=tree.root, env=env)
     assert tasks(trace) == ["check"]

@@ -176,7 +176,7 @@ def test_the_page_says_everything() -> None:
     assert page.of("detector.npu") == [
         ["detector.npu", "".join(words)],
         ["detector.npu", "compiled", "1", "0.50", "4.00", "2.00", "1.00", "0.50"],
-        ["detector.npu", "", "80%", "8 of 10", "1", "2 If (no kernel)"],
+        ["detector.npu", "", "80%", "8 of 10", "1", "2 If no kernel"],
         ["detector.npu", "y", "within (simulator)", "0.0012", "0.0004", "0.999990"],
         ["detector.npu", "", "50 ms", "1.6 s", "31.0"],
     ]
@@ -229,6 +229,21 @@ def test_a_first_build_and_an_empty_one_have_a_page() -> None:
     assert first["changes"] == {"since": None, "rows": [], "gone": [], "size": ""}
     assert "skipped" in render_page(made_summary(skipped("a.b")))
     assert view(made_summary())["timeline"] == {"lanes": [], "rows": [], "ticks": []}
+
+
+def test_nearly_all_is_not_all() -> None:
+    coverage = {"taken": 260, "total": 261, "context_nodes": 2, "nodes_left": 1, "left": []}
+    (row,) = view(made_summary(variant("a.b", coverage=coverage)))["coverage"]
+    assert row["share"] == "99.6%"
+
+
+def test_what_failed_shows_what_and_by_how_much() -> None:
+    output = {"name": "y", "verdict": "beyond", "max_abs": 1.052, "max_rel": 0.055, "cosine": 0.9994}
+    bad = failed("a.b", check={"outcome": "failed", "simulated": True, "outputs": [output]})
+    bad["error"] = {**bad["error"], "reason": "check-failed"}
+    page = Page(render_page(made_summary(bad)))
+    assert page.of("a") == [["a", "✕ failedcheck failed"]]
+    assert ["a.b", "y", "beyond (simulator)", "1.05", "0.055", "0.999400"] in page.of("a.b")
 
 
 def test_members_of_a_group_are_one_piece_of_work() -> None:

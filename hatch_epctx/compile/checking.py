@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hatch_epctx.config import CheckPlan, Variant
+    from hatch_epctx.process import Outcome
     from hatch_epctx.source import SourceModel
+    from hatch_epctx.worker.protocol import Result
 
 __all__ = ["check_variant"]
 
 NOT_RUN: Final = "not-run"
 PASSED: Final = "passed"
+FAILED: Final = "failed"
 _REFERENCE: Final = "cpu"
 """The EP that runs the source."""
 
@@ -44,7 +47,8 @@ def check_variant(
         this machine and nothing stands for it, or where what stands for it cannot open a shared context binary.
 
     Raises:
-        CompileError: outputs differ beyond the tolerance (reason check-failed), or a run failed.
+        CompileError: outputs differ beyond the tolerance (reason check-failed, with the figures as
+            ``facts["check"]``), or a run failed.
         ModelError: the inputs do not fit the model.
         SourceChangedError: the source or the file of inputs is not what its digest says.
     """
@@ -74,13 +78,17 @@ def check_variant(
         if error.reason != "no-device":
             raise
         return {"outcome": NOT_RUN, "why": f"no such device: {variant.device}"}
+    except CompileError as error:
+        if outcome.result is not None and "check" in outcome.result:
+            error.facts = {"check": _facts(FAILED, variant, outcome, outcome.result)}
+        raise
+    return _facts(PASSED, variant, outcome, result)
+
+
+def _facts(word: str, variant: Variant, outcome: Outcome, result: Result) -> dict[str, Any]:
     checked = result["check"]
-    return {
-        "outcome": PASSED,
-        **checked,
-        "simulated": checked["device"] != variant.device,
-        "seconds": round(outcome.seconds, 3),
-    }
+    simulated = checked["device"] != variant.device
+    return {"outcome": word, **checked, "simulated": simulated, "seconds": round(outcome.seconds, 3)}
 
 
 def _check_job(plan: CheckPlan) -> CheckJob:

@@ -65,7 +65,7 @@ def result_of(outcome: Outcome, *, place: str, what: str, fallback: type[EpctxEr
     if result is not None and not result.get("ok"):
         kind = _ERRORS.get(result.get("reason", ""), fallback)
         raise kind(
-            f"{what} failed: {result.get('error') or 'no reason given'}",
+            f"{what} failed: {result.get('error', '').rstrip('.') or 'no reason given'}",
             where=place,
             remedy=_with_hint(result.get("remedy", ""), hint),
             reason=result.get("reason", "ep-error"),

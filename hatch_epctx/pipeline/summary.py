@@ -118,7 +118,7 @@ def _variant(entry: Entry) -> dict[str, Any]:
         "times": _times(entry),
         "startup": dict(facts.get("startup") or {}),
         "coverage": _coverage(entry),
-        "check": dict(entry.check) if entry.check else None,
+        "check": _check(entry),
         "load_check": facts.get("load_check"),
         "metadata_lost": list(facts.get("metadata_lost") or ()),
         "compatibility": str(facts.get("compatibility") or ""),
@@ -149,6 +149,12 @@ def _coverage(entry: Entry) -> dict[str, Any] | None:
         "nodes_left": facts.get("nodes_left"),
         "left": [dict(item) for item in facts.get("left") or ()],
     }
+
+
+def _check(entry: Entry) -> dict[str, Any] | None:
+    """Figures of a check, of one that failed too."""
+    found = entry.check or (entry.error and entry.error.facts.get("check"))
+    return dict(found) if found else None
 
 
 def _artifact(entry: Entry, artifact: Artifact) -> dict[str, Any]:

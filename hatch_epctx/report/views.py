@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.console import duration, size
 from hatch_epctx.report.charts import PHASES, anchor, percent, sizes, startups, timeline
+from hatch_epctx.worker.protocol import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ STATUSES: Final[Mapping[str, tuple[str, str]]] = {
     "hit": ("✓", "taken from the store"),
     "fetched": ("↓", "taken from the remote cache"),
     "skipped": ("-", "left out: its EP is not here, and the target is not required"),
-    "failed": ("✕", "failed"),
+    "failed": ("✕", "not made, or not what it must be"),
 }
 """Sign and meaning of each status, in the order of the legend."""
 _LEFT: Final = 6
@@ -72,6 +73,8 @@ def _matrix(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _cell(item: Mapping[str, Any]) -> dict[str, str]:
     status = item["status"]
     note = size(item["size"]) if item["size"] else ""
+    if item["error"]:
+        note = item["error"]["reason"].replace("-", " ")
     if status == "compiled" and item["times"].get("compile"):
         note = f"{duration(item['times']['compile'])}, {note}" if note else duration(item["times"]["compile"])
     return {"status": status, "sign": STATUSES[status][0], "anchor": anchor(item["name"]), "note": note}
@@ -105,7 +108,7 @@ def _coverage(item: Mapping[str, Any]) -> dict[str, Any]:
         "taken": taken,
         "total": total,
         "percent": percent(taken, total) if total else 0.0,
-        "share": f"{taken / total:.0%}" if total else "not measured",
+        "share": _share(taken, total) if total else "not measured",
         "context_nodes": found["context_nodes"],
         "nodes_left": found["nodes_left"],
         "left": names,
@@ -113,22 +116,34 @@ def _coverage(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check(item: Mapping[str, Any]) -> list[dict[str, str]]:
+def _share(taken: int, total: int) -> str:
+    """In per cent, rounded down: 260 of 261 are not all."""
+    return f"{1000 * taken // total / 10:g}%"
+
+
+def _check(item: Mapping[str, Any]) -> list[dict[str, Any]]:
     check = item["check"]
     base = {"name": item["name"], "anchor": anchor(item["name"]), "outcome": str(check.get("outcome", ""))}
     outputs = check.get("outputs") or []
     if not outputs:
-        return [{**base, "output": "-", "verdict": str(check.get("why") or base["outcome"]), **_figures({})}]
+        why = f"not run: {check['why']}" if check.get("why") else base["outcome"]
+        return [{**base, "output": "-", "verdict": why, "bad": False, **_figures({})}]
     place = " (simulator)" if check.get("simulated") else ""
     return [
-        {**base, "output": str(output["name"]), "verdict": f"{output['verdict']}{place}", **_figures(output)}
+        {
+            **base,
+            "output": str(output["name"]),
+            "verdict": f"{output['verdict'].replace('-', ' ')}{place}",
+            "bad": output["verdict"] not in PASSING,
+            **_figures(output),
+        }
         for output in outputs
     ]
 
 
 def _figures(output: Mapping[str, Any]) -> dict[str, str]:
     shown = {}
-    for key, form in (("max_abs", "{:.2g}"), ("max_rel", "{:.2g}"), ("cosine", "{:.6f}")):
+    for key, form in (("max_abs", "{:.3g}"), ("max_rel", "{:.3g}"), ("cosine", "{:.6f}")):
         value = output.get(key)
         shown[key] = form.format(value) if isinstance(value, int | float) else "-"
     return shown
@@ -152,7 +167,7 @@ def _changes(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _words(item: Mapping[str, Any], old: Mapping[str, Any] | None, *, compared: bool) -> list[str]:
     words = list(item["changed"])
-    if item["first"] and compared:
+    if item["first"] and compared and item["status"] != "failed":
         words.append("new: this store has no earlier result of it")
     if item["uncertain"]:
         words.append(f"compiled in every build: {'; '.join(item['uncertain'])}")
@@ -171,7 +186,7 @@ def _taken(coverage: Mapping[str, Any] | None) -> str:
 
 def _moved(old: int, new: int) -> str:
     """The old size, the new one and the difference in per cent; empty where nothing moved."""
-    if old == new or not old:
+    if not old or size(old) == size(new):
         return ""
     return f"{size(old)} → {size(new)} ({(new - old) / old:+.0%})"
 

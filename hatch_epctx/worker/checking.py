@@ -8,13 +8,13 @@ output that differs is random, and only its shape can be compared.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.worker.comparing import Tolerance, compare, merged, same
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.feeds import UNKNOWN_SIZES
 from hatch_epctx.worker.loading import open_model
-from hatch_epctx.worker.protocol import INPUTS_NAME, MODEL_NAME, SOURCE_FOLDER, Checked, CheckedOutput, Result
+from hatch_epctx.worker.protocol import INPUTS_NAME, MODEL_NAME, PASSING, SOURCE_FOLDER, Checked, CheckedOutput, Result
 from hatch_epctx.worker.samples import Input, generated, inputs_of, read_samples
 from hatch_epctx.worker.session import Ep, is_simulated, kind, level, open_ep
 from hatch_epctx.worker.wording import describe
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hatch_epctx.worker.protocol import CheckJob, Job
 
 __all__ = ["check"]
-
-PASSING: Final = frozenset({"within", "random", "not-compared"})
 
 
 def check(job: Job) -> Result:

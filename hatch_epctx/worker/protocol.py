@@ -18,6 +18,7 @@ __all__ = [
     "JOB_NAME",
     "LOG_NAME",
     "MODEL_NAME",
+    "PASSING",
     "PREPARED_NAME",
     "RESULT_NAME",
     "SOURCE_FOLDER",
@@ -259,6 +260,10 @@ class LeftOperator(TypedDict):
     count: int
     reason: str
     """What the EP says about most of its nodes; empty where it says nothing."""
+
+
+PASSING: Final = frozenset({"within", "random", "not-compared"})
+"""Verdicts on an output that fail no check."""
 
 
 class CheckedOutput(TypedDict):
