@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"lockfile", "verification"}),
     frozenset({"pipeline"}),
     frozenset({"console", "firstuse", "provenance", "wheel", "wheelvariant"}),
-    frozenset({"report"}),
+    frozenset({"doctor", "report"}),
     frozenset({"frontend"}),
     frozenset({"bazel", "hatch", "setuptools", "cli"}),
     frozenset({"__main__"}),

@@ -642,25 +642,6 @@ def test_a_read_only_store_serves_hits(project: Tree, tmp_path: Path) -> None:
 # The machine
 
 
-@pytest.mark.ep_openvino
-@pytest.mark.ep_qnn
-def test_doctor_is_short_and_says_what_is_here() -> None:
-    run = epctx("doctor", env={"PYTHONPATH": ""})
-    lines = run.out.splitlines()
-    assert len(lines) <= 10
-    assert max(map(len, lines)) <= 120
-    assert re.search(r"^openvino +ready +onnxruntime-ep-openvino \S+ +cpu \S", run.out, re.MULTILINE)
-    assert re.search(
-        r"^qnn +ready +onnxruntime-qnn \S+ +compiles for devices that need not be here", run.out, re.MULTILINE
-    )
-    assert not re.search(r"^(cpu|cuda|openvino-auto) ", run.out, re.MULTILINE)
-    assert "not here: tensorrt-rtx, " in run.out
-    providers = {item["ep"]: item for item in here("doctor", "--json").json["providers"]}
-    assert providers["openvino"]["state"] == providers["qnn"]["state"] == "ready"
-    assert is_digest(providers["qnn"]["digest"])
-    assert providers["cpu"]["state"] == "no-epcontext"
-
-
 def bare_python(folder: Path, *links: str) -> Path:
     """A new environment that holds nothing but links to the named entries of this one's packages."""
     venv.create(folder, with_pip=False)
@@ -705,8 +686,8 @@ def test_without_the_eps(factory: Factory, tmp_path: Path) -> None:
     assert 'pip install "hatch-epctx[openvino]"' in run.err
     assert 'pip install "hatch-epctx[qnn]"' in run.err
     doctor = epctx_of(python, "doctor", cwd=tree.root)
-    assert re.search(r"^openvino +missing +-", doctor.out, re.MULTILINE)
-    assert re.search(r"^qnn +missing +-", doctor.out, re.MULTILINE)
+    assert re.search(r'^openvino +pip install "hatch-epctx\[openvino\]"$', doctor.out, re.MULTILINE)
+    assert re.search(r'^qnn +pip install "hatch-epctx\[qnn\]"$', doctor.out, re.MULTILINE)
     tree.write(f"{MODEL}{OPENVINO_TARGET}required = false\n{QNN_TARGET}required = false\n")
     run = epctx_of(python, "build", "--out", str(tmp_path / "out"), cwd=tree.root)
     assert run.code == 0

@@ -16,6 +16,7 @@ __all__ = [
     "cache_verify",
     "common",
     "compile_one",
+    "doctor",
     "explain",
     "inspect",
     "limits",
@@ -155,6 +156,11 @@ def report(parser: ArgumentParser) -> None:
         "-o", "--out", type=Path, metavar="FILE", help="write the page here (default: a place in the store, printed)"
     )
     project(parser)
+
+
+def doctor(parser: ArgumentParser) -> None:
+    """Arguments of `epctx doctor`."""
+    parser.add_argument("--no-trial", action="store_true", help="do not let the EPs compile and run one node")
 
 
 def verify(parser: ArgumentParser) -> None:

@@ -1,7 +1,7 @@
-"""`epctx doctor`: EPs, devices and versions on this machine, and what is missing.
+"""`epctx doctor`: EPs, devices and versions on this machine, whether they work, and what is missing.
 
-"ready" says that the EP's library registers with ONNX Runtime and shows a device, or compiles without one. It does not
-say that a certain model compiles.
+"ready" says that the EP's library registers with ONNX Runtime, shows a device or compiles without one, and compiles
+one node. It does not say that a certain model compiles.
 """
 
 from __future__ import annotations
@@ -12,27 +12,18 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 import hatch_epctx
-from hatch_epctx.cli.output import cut, emit_json, say, table
+from hatch_epctx.cli.output import cut, duration, emit_json, say, size, table
 from hatch_epctx.console import missing_extra
-from hatch_epctx.errors import EpctxError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
-
-    from hatch_epctx.providers import Provider
-    from hatch_epctx.store import Store
-    from hatch_epctx.worker.protocol import ProbedDevice
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["doctor"]
 
 _DISTRIBUTIONS: Final = ("onnxruntime", "onnx", "hatchling", "pydantic", "filelock")
-_STATES: Final = {
-    "ready": "can compile here",
-    "broken": "is installed and does not work",
-    "missing": "is not installed, or shows no device",
-    "no-epcontext": "writes no EPContext models",
-}
+_WIDTH: Final = 44
+"""Columns for the devices of one EP."""
 
 
 def doctor(options: Namespace) -> int:
@@ -40,11 +31,11 @@ def doctor(options: Namespace) -> int:
     facts: dict[str, Any] = {
         "hatch-epctx": hatch_epctx.__version__,
         "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
         "distributions": {name: _version(name) for name in _DISTRIBUTIONS},
+        "message": "",
     }
     try:
-        facts |= _machine()
+        facts |= _machine(trial=not options.no_trial)
     except ModuleNotFoundError as error:
         missing = missing_extra(error)
         if missing is None:
@@ -64,106 +55,60 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _machine() -> dict[str, Any]:
+def _machine(*, trial: bool) -> dict[str, Any]:
     """What needs the build extra to find out."""
     from hatch_epctx.config import read_environment
-    from hatch_epctx.providers import all_providers
+    from hatch_epctx.doctor import examine, system
     from hatch_epctx.store import Store
 
-    store = Store(read_environment(os.environ).cache_dir)
-    return {
-        "store": {"path": str(store.root), "writable": not store.read_only},
-        "providers": [_examine(provider, store) for provider in all_providers()],
-        "message": "",
-    }
+    return {**system(), **examine(Store(read_environment(os.environ).cache_dir), trial=trial)}
 
 
-def _examine(provider: Provider, store: Store) -> dict[str, Any]:
-    """What there is of one EP. States: see `_STATES`."""
-    from hatch_epctx.toolchain import discover
-
-    found: dict[str, Any] = {
-        "ep": provider.key,
-        "name": provider.names[0],
-        "title": provider.title,
-        "tested": provider.run_here,
-        "offline": provider.offline,
-        "state": "ready",
-        "message": "",
-        "devices": [],
-    }
-    if not provider.epcontext:
-        return {**found, "state": "no-epcontext", "message": provider.epcontext_reason}
-
-    devices: list[ProbedDevice] = []
-
-    def ask(_components: str) -> Sequence[ProbedDevice]:  # the doctor believes no remembered answer
-        devices[:] = _ask(provider, store)
-        return devices
-
-    try:
-        toolchain = discover(provider, provider.devices[0], digest=store.digest, probe=ask)
-        if provider.module and not devices:
-            ask("")
-    except EpctxError as error:
-        state = "missing" if error.reason in ("missing-ep", "missing-distribution") and not devices else "broken"
-        return {**found, "state": state, "message": str(error), "devices": [_shown(device) for device in devices]}
-    if toolchain.ep is not None:
-        found["distribution"] = toolchain.ep.distribution
-        found["version"] = toolchain.ep.version
-        found["digest"] = toolchain.ep.digest
-    if not devices:
-        return {**found, "state": "missing", "message": "ONNX Runtime shows no device of it on this machine"}
-    return {**found, "sdk": dict(toolchain.sdk), "devices": [_shown(device) for device in devices]}
-
-
-def _ask(provider: Provider, store: Store) -> list[ProbedDevice]:
-    from hatch_epctx.compile import probe
-
-    with store.staging() as staging:
-        return probe(provider, provider.devices[0], staging.path, env={}, place=provider.title)
-
-
-def _shown(device: ProbedDevice) -> dict[str, Any]:
-    return {"type": device["type"], "vendor": device["vendor"], "metadata": device["metadata"]}
-
-
-def _print(facts: dict[str, Any], *, verbose: bool) -> None:
-    say(f"hatch-epctx {facts['hatch-epctx']}, Python {facts['python']}, {facts['platform']}")
+def _print(facts: Mapping[str, Any], *, verbose: bool) -> None:
+    system = facts.get("platform") or f"{platform.system()} {platform.machine()}"
+    libc = f" ({facts['libc']})" if facts.get("libc") else ""
+    say(f"hatch-epctx {facts['hatch-epctx']}, Python {facts['python']}, {system}{libc}")
     if versions := [f"{name} {version}" for name, version in facts["distributions"].items() if version]:
         say(", ".join(versions))
     if facts["message"]:
         say(facts["message"])
         return
-    store = facts["store"]
-    say(f"store {store['path']}{'' if store['writable'] else ' (read-only)'}")
-    say()
-    shown = [item for item in facts["providers"] if verbose or _is_of_interest(item)]
-    rows = [(item["ep"], item["state"], _installed(item), _devices(item)) for item in shown]
-    table(("EP", "STATE", "INSTALLED", "DEVICES"), rows)
-    for item in shown:
-        if item["message"] and item["state"] != "ready":
-            say(f"{item['ep']}: {item['message'] if verbose else item['message'].partition(chr(10))[0]}")
+    from hatch_epctx.doctor import SECTIONS
+
+    for section in SECTIONS:
+        for line in section.lines(facts[section.name]):
+            say(line)
+    here = [item for item in facts["providers"] if item["state"] in ("ready", "broken")]
+    if here:
+        say()
+        rows = [(item["ep"], item["state"], _installed(item), _devices(item), _trials(item)) for item in here]
+        table(("EP", "STATE", "INSTALLED", "DEVICES", "ONE NODE"), rows, optional=("ONE NODE",))
+        for item in here:
+            _say_problems(item, verbose=verbose)
     if verbose:
-        for state, text in _STATES.items():
-            say(f"{state}: {text}")
-        return
-    rest = [item["ep"] for item in facts["providers"] if item["state"] == "missing" and item not in shown]
-    if rest:
-        say(f"not here: {', '.join(rest)} ('epctx doctor -v' says more)")
+        _print_details(facts, here)
+    _print_others(facts["providers"], verbose=verbose)
 
 
-def _is_of_interest(item: dict[str, Any]) -> bool:
-    """What is installed, and what this project's own tests run."""
-    return item["state"] in ("ready", "broken") or (item["tested"] and item["state"] == "missing")
+def _print_others(providers: Sequence[Mapping[str, Any]], *, verbose: bool) -> None:
+    """What is not here, with what to install, and what cannot compile ahead anywhere."""
+    if missing := [item for item in providers if item["state"] == "missing"]:
+        say()
+        table(("NOT HERE", "INSTALL"), [(item["ep"], _remedy(item, verbose=verbose)) for item in missing])
+    if others := [item for item in providers if item["state"] == "no-epcontext"]:
+        say()
+        if verbose:
+            table(("WRITES NO EPCONTEXT MODELS", "WHY"), [(item["ep"], item["message"]) for item in others])
+        else:
+            say(f"{len(others)} other EPs write no EPContext models ('epctx doctor -v' names them)")
 
 
-def _installed(item: dict[str, Any]) -> str:
-    version = f"{item['distribution']} {item['version']}" if "version" in item else "-"
+def _installed(item: Mapping[str, Any]) -> str:
+    version = f"{item['distribution']} {item['version']}" if item["version"] else "-"
     return version if item["tested"] else f"{version} (not run here)".removeprefix("- ")
 
 
-def _devices(item: dict[str, Any]) -> str:
+def _devices(item: Mapping[str, Any]) -> str:
     if item["state"] == "ready" and item["offline"]:
         return "compiles for devices that need not be here"
     names = [
@@ -172,4 +117,54 @@ def _devices(item: dict[str, Any]) -> str:
         )
         for device in item["devices"]
     ]
-    return cut(", ".join(names), 60) or "-"
+    return cut(", ".join(names), _WIDTH) or "-"
+
+
+def _trials(item: Mapping[str, Any]) -> str:
+    """What became of the trials: "compiles (0.4 s), runs", of several devices each with its kind."""
+    several = len(item["trials"]) > 1
+    return "; ".join(f"{trial['device']} " * several + _outcome(trial) for trial in item["trials"]) or "-"
+
+
+def _outcome(trial: Mapping[str, Any]) -> str:
+    if not trial["compiles"]:
+        return "does not compile"
+    runs = {True: "runs", False: "does not run", None: "not run"}[trial["runs"]]
+    place = " in the simulator" if trial["simulated"] and trial["runs"] is not None else ""
+    seconds = trial["seconds"].get("compile")
+    return f"compiles{f' ({duration(seconds)})' if seconds else ''}, {runs}{place}"
+
+
+def _say_problems(item: Mapping[str, Any], *, verbose: bool) -> None:
+    messages = [trial["message"] for trial in item["trials"] if trial["message"]] or [item["message"]]
+    for message in filter(None, dict.fromkeys(messages)):
+        say(f"{item['ep']}: {message if verbose else message.partition(chr(10))[0]}")
+
+
+def _remedy(item: Mapping[str, Any], *, verbose: bool) -> str:
+    """What to install, in one line; with -v the whole message."""
+    if verbose:
+        return str(item["message"])
+    if item["version"]:
+        return f"nothing: {item['distribution']} {item['version']} is here and shows no device"
+    if item["install"]:
+        return f'pip install "{item["install"]}"' if "[" in item["install"] else f"pip install {item['install']}"
+    return "an onnxruntime build or a system that brings it"
+
+
+def _print_details(facts: Mapping[str, Any], here: list[dict[str, Any]]) -> None:
+    """Digests, closures, SDKs and devices, as identities hold them."""
+    say()
+    if runtime := facts["onnxruntime"]:
+        say(f"{runtime['distribution']} {runtime['version']}: digest {runtime['digest']}")
+    for item in here:
+        if item["digest"]:
+            closure = item["closure"]
+            covers = f"{closure['files']} files, {size(closure['size'])}"
+            say(f"{item['distribution']} {item['version']}: digest {item['digest']} of {covers}")
+        for name, version in item["sdk"].items():
+            say(f"  SDK {name} {version}")
+        for device in item["devices"]:
+            known = ", ".join(f"{name}={text}" for name, text in device["metadata"].items())
+            driver = "" if device["type"] == "cpu" else f", driver {device['driver'] or 'not reported'}"
+            say(f"  {device['type']} {device['vendor']}{driver}{f': {cut(known, 160)}' if known else ''}")

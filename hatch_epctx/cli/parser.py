@@ -115,7 +115,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         name="doctor",
         run="doctor.doctor",
-        text="EPs, devices and versions on this machine, and what is missing",
+        arguments=arguments.doctor,
+        text="EPs, devices and versions on this machine, whether they work, and what is missing",
     ),
     Command(
         name="schema",

@@ -35,7 +35,7 @@ class Checked:
     """What is wrong; None when every byte is right. Absent: it was collected meanwhile, and nothing is wrong."""
 
 
-def check(store: Store, identities: Iterable[str] | None = None) -> Iterator[Checked]:
+def check(store: Store, identities: Iterable[str] | None = None, *, content: bool = True) -> Iterator[Checked]:
     """Look at every byte of what the markers select; nothing is changed, and nothing counts as a use.
 
     What is replaced or collected meanwhile is no damage. In a store that may be written each generation is leased
@@ -44,15 +44,16 @@ def check(store: Store, identities: Iterable[str] | None = None) -> Iterator[Che
     Args:
         store: the store.
         identities: whose; None: all that have a marker, in order.
+        content: False looks at names and sizes alone, which is quick and finds less.
 
     Raises:
         OSError: the folder of markers cannot be read.
     """
     for identity in sorted(marked_identities(store.layout)) if identities is None else identities:
-        yield _check(store, identity)
+        yield _check(store, identity, content=content)
 
 
-def _check(store: Store, identity: str) -> Checked:
+def _check(store: Store, identity: str, *, content: bool) -> Checked:
     seen = ""
     found = Checked(identity=identity, miss=Miss(reason="absent"))
     for _ in range(_LOOKS):
@@ -66,18 +67,18 @@ def _check(store: Store, identity: str) -> Checked:
             identity=identity,
             generation=marker.generation,
             size=sum(artifact.size for artifact in marker.record.artifacts),
-            miss=_verify(store, marker),
+            miss=_verify(store, marker, content=content),
         )
         if found.miss is None:
             return found
     return found
 
 
-def _verify(store: Store, marker: Marker) -> Miss | None:
+def _verify(store: Store, marker: Marker, *, content: bool) -> Miss | None:
     with ExitStack() as claims:
         try:
             if not store.read_only:
                 claims.enter_context(Lease.acquire(store.layout.leases, marker.generation))
         except (OSError, StoreError):
             pass  # a full disk: what is collected meanwhile is seen by the next look at the marker
-        return verify_folder(store.layout.generations / marker.generation, marker.record, content=True)
+        return verify_folder(store.layout.generations / marker.generation, marker.record, content=content)

@@ -11,7 +11,7 @@
 
 from hatch_epctx.compile.checking import check_variant
 from hatch_epctx.compile.looking import describe, judge, probe, rename_references, scan
-from hatch_epctx.compile.making import Compiled, compile_group, compile_variant
+from hatch_epctx.compile.making import Compiled, compile_group, compile_variant, load_check
 
 __all__ = [
     "Compiled",
@@ -20,6 +20,7 @@ __all__ = [
     "compile_variant",
     "describe",
     "judge",
+    "load_check",
     "probe",
     "rename_references",
     "scan",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hatch_epctx.source import SourceModel
     from hatch_epctx.worker.protocol import Result
 
-__all__ = ["Compiled", "compile_group", "compile_variant"]
+__all__ = ["Compiled", "compile_group", "compile_variant", "load_check"]
 
 _FACTS = (
     "inputs",
@@ -208,15 +208,38 @@ def _prepare(variant: Variant, folder: Path, *, calibration: str | None) -> tupl
     return _artifacts(result), {"prepared": facts}
 
 
-def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
-    """Open the artifacts in a second fresh process and run once; add to `facts` what became of it."""
-    job = load_job(variant, shared=bool(facts.get("shared")))
+def load_check(variant: Variant, folder: Path, *, shared: bool = False) -> dict[str, Any]:
+    """Open the artifacts that lie in `folder` in a second fresh process, with the shipped options, and run once.
+
+    Args:
+        variant: what was compiled, perhaps as a member of its group.
+        folder: as `compile_variant` leaves it.
+        shared: whether its context binary is shared with other members.
+
+    Returns:
+        `load_check`: "passed", or that it could not run here and why; `seconds` of the process; `startup`: seconds of
+        opening the model and of one run.
+
+    Raises:
+        CompileError, ToolchainError: it cannot be opened or run.
+    """
+    job = load_job(variant, shared=shared)
     outcome = run(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=_hint(variant))
     reason = (result.get("extra") or {}).get("not_run")
-    facts["load_check"] = f"not run here: {reason}" if reason else "passed"
-    facts["seconds"]["load"] = round(outcome.seconds, 3)
-    facts["startup"] = {**facts.get("startup", {}), **_startup(result, "session", "run")}
+    return {
+        "load_check": f"not run here: {reason}" if reason else "passed",
+        "seconds": round(outcome.seconds, 3),
+        "startup": _startup(result, "session", "run"),
+    }
+
+
+def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
+    """The load check; add to `facts` what became of it."""
+    found = load_check(variant, folder, shared=bool(facts.get("shared")))
+    facts["load_check"] = found["load_check"]
+    facts["seconds"]["load"] = found["seconds"]
+    facts["startup"] = {**facts.get("startup", {}), **found["startup"]}
 
 
 def _startup(result: Result, *steps: str) -> dict[str, float]:

@@ -181,6 +181,8 @@ class Provider:
     """Options of which a compile must set at least one, the usual one first."""
     needs_any_reason: str = ""
     """Why, a sentence that stands in the message's remedy."""
+    trial_options: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    """Provider options with which `epctx doctor` compiles one node, where the EP's defaults do not do."""
     contradictions: Contradictions = _none
     """What does not go together, over all options and the device."""
     default_optimization: str = "basic"

@@ -277,6 +277,7 @@ QNN = Provider(
     defaults={"backend_type": "htp"},
     needs_any=("soc_model", "htp_arch"),
     needs_any_reason="Without them the EP compiles for v68, which later chips refuse to load.",
+    trial_options={"soc_model": "60"},  # any does: the trial asks whether the compiler works
     contradictions=contradictions,
     needs_static_shapes=True,
     sdk=(

@@ -8,8 +8,8 @@ ONNX Runtime or the EP, and no process is started: devices come from a `probe` t
 
 from __future__ import annotations
 
-from hatch_epctx.toolchain.closure import closure_digest, closure_files
-from hatch_epctx.toolchain.discovery import BUILDS, discover, is_installed
+from hatch_epctx.toolchain.closure import closure_digest, closure_files, import_folders
+from hatch_epctx.toolchain.discovery import BUILDS, discover, ep_closure, is_installed
 from hatch_epctx.toolchain.machine import machine_key, pick_cpus
 from hatch_epctx.toolchain.preparation import read_preparation
 from hatch_epctx.toolchain.records import Component, Probe, Toolchain
@@ -22,6 +22,8 @@ __all__ = [
     "closure_digest",
     "closure_files",
     "discover",
+    "ep_closure",
+    "import_folders",
     "is_installed",
     "machine_key",
     "pick_cpus",

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hatch_epctx.providers import Provider, SdkVersion
+    from hatch_epctx.toolchain.closure import Entry
     from hatch_epctx.toolchain.records import Probe
     from hatch_epctx.worker.protocol import ProbedDevice
 
-__all__ = ["discover", "is_installed"]
+__all__ = ["discover", "ep_closure", "is_installed"]
 
 ONNXRUNTIME = "onnxruntime"
 BUILDS = (
@@ -98,6 +99,14 @@ def is_installed(provider: Provider) -> bool:
     if provider.distributions:
         return any(_find(name) is not None for name in provider.distributions)
     return not provider.module or bool(import_folders(provider.module))
+
+
+def ep_closure(provider: Provider) -> list[Entry]:
+    """(name, path) of every file that the EP's digest covers; empty where ONNX Runtime or the system brings it."""
+    if not provider.distributions and not provider.module:
+        return []
+    distribution = next((found for found in map(_find, provider.distributions) if found is not None), None)
+    return closure_files(distribution, provider.module)
 
 
 def _onnxruntime(digest: Callable[[Path], str]) -> Component:
