@@ -61,13 +61,13 @@ def main() -> int:
     for page in stale:
         if not options.check:
             page.write_text(updated(page), encoding="utf-8", newline="\n")
-        print(f"{page.name}: {'out of date' if options.check else 'rewritten'}")
+        print(f"{page.relative_to(FOLDER.parent)}: {'out of date' if options.check else 'rewritten'}")
     return 1 if stale and options.check else 0
 
 
 def pages() -> list[Path]:
     """The pages with generated parts, and the schema."""
-    candidates = [FOLDER.parent / "README.md", *sorted(FOLDER.glob("*.md"))]
+    candidates = [FOLDER.parent / "README.md", *sorted(FOLDER.rglob("*.md"))]
     return [SCHEMA, *(page for page in candidates if _PART.search(page.read_text(encoding="utf-8")))]
 
 
@@ -101,7 +101,7 @@ def _code(text: object) -> str:
     return f"`{text}`"
 
 
-# configuration.md
+# reference/config.md
 
 _TABLES: Final = (
     ("", "[tool.epctx]"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-PAGES = (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+PAGES = (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
 PAGES += tuple(sorted((REPOSITORY / "examples").glob("*/README.md")))
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -54,7 +54,7 @@ def readme_project(tmp_path: Path) -> Path:
 def test_generated_parts_are_up_to_date() -> None:
     module = generator()
     names = {page.name for page in module.pages()}
-    assert {"README.md", "configuration.md", "providers.md", "commands.md"} <= names
+    assert {"README.md", "config.md", "providers.md", "commands.md"} <= names
     for page in module.pages():
         assert module.updated(page) == page.read_text(encoding="utf-8"), f"{page}: run python docs/generate.py"
 
