@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from hatch_epctx.cli.parser import Command
+    from hatch_epctx.epcache import EpCache
     from hatch_epctx.providers import Option, Provider
 
 FOLDER: Final = Path(__file__).resolve().parent
@@ -236,10 +237,21 @@ def providers() -> Iterator[str]:
         for provider in compiling
     ]
     yield from table(("ep", "registered name", "distributions", "devices", "tested", "compiles"), rows)
-    yield "These write no EPContext models and are refused, with the reason:"
+    caches = [(_code(provider.key), *_cache(provider.cache)) for provider in _own() if provider.cache is not None]
+    yield "Caches that EPs keep of their own, which `ep-cache = true` ships ([run time](runtime.md#ep-caches)):"
+    yield ""
+    yield from table(("ep", "option", "holds", "shipped with", "tested"), caches)
+    yield "These write no EPContext models and are refused, with the reason; those with a cache are taken for that:"
     yield ""
     others = [(_code(provider.key), provider.epcontext_reason) for provider in _own() if not provider.epcontext]
     yield from table(("ep", "why"), others)
+
+
+def _cache(cache: EpCache) -> tuple[str, ...]:
+    names = ", ".join(map(_code, (cache.option, *cache.also, *cache.switches)))
+    inside = f": {'.'.join(cache.inside)}" if cache.inside else ""
+    shipped = "the source model" if cache.filled_by == "source" else "the compiled model"
+    return (names + inside, cache.holds, shipped, "on CPUs" if cache.run_here else "not run here")
 
 
 def _target_needs(provider: Provider) -> str:
@@ -251,9 +263,9 @@ def _target_needs(provider: Provider) -> str:
 
 
 def options() -> Iterator[str]:
-    """The provider options of every EP that writes EPContext models."""
+    """The provider options of every EP that a target may name."""
     for provider in _own():
-        if not provider.epcontext:
+        if not provider.epcontext and provider.cache is None:
             continue
         yield f"### {provider.title} (`{provider.key}`)"
         yield ""

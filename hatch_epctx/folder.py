@@ -1,6 +1,7 @@
 """The package folder: which file goes where under which name, and its manifest.
 
     detector.intel-cpu_ctx.onnx                       a compiled model: stable name, stable bytes for one identity
+    detector.intel-gpu_src.onnx                       a source model with its sizes, for an EP that is given its cache
     detector.onnx                                     the source model, where it is shipped
     sha256-0f1e2d3c4b5a69788796a5b4c3d2e1f0.bin       a context binary, weights or an EP cache, named by content
     manifest.json                                     ONNX Runtime's manifest with this project's part (see `manifest`)
@@ -56,7 +57,7 @@ class VariantContent:
     files: tuple[ContentFile, ...]
     """The ONNX file (role model) and whatever it refers to by content name."""
     kind: str = "compiled"
-    """compiled or source."""
+    """compiled, cached or source."""
     identity: str | None = None
     device: str | None = None
     """cpu, gpu or npu."""
@@ -76,6 +77,8 @@ class VariantContent:
     """distribution and version of the EP, version of onnxruntime (see `manifest.Facts`)."""
     signature: Mapping[str, Any] = field(default_factory=dict)
     load_check: str = ""
+    ep_cache: Mapping[str, Any] = field(default_factory=dict)
+    """files: artifacts by the EP's own name (see `manifest.Facts`)."""
     reproducible: bool | None = None
     group: Mapping[str, Any] = field(default_factory=dict)
 
@@ -191,6 +194,7 @@ def _variant(model: str, content: VariantContent, placed: dict[str, PlannedFile]
         runtime=content.runtime,
         signature=content.signature,
         load_check=content.load_check,
+        ep_cache=content.ep_cache,
         reproducible=content.reproducible,
         group=content.group,
     )
@@ -212,7 +216,8 @@ def _artifact(model: str, content: VariantContent, file: ContentFile) -> Artifac
 
 
 def _model_name(model: str, content: VariantContent) -> str:
-    name = f"{model}.onnx" if content.kind == "source" else f"{model}.{content.name}_ctx.onnx"
+    ending = {"compiled": "_ctx.onnx", "cached": "_src.onnx"}.get(content.kind, "")
+    name = f"{model}.{content.name}{ending}" if ending else f"{model}.onnx"
     try:
         return check_name(name)
     except ValueError as error:

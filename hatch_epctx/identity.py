@@ -43,6 +43,8 @@ __all__ = [
 
 FORMAT = "epctx/1"
 """Version of the document's form. Golden files pin it: other bytes for the same inputs need a new version."""
+_TASKS: Final = {"compiled": "compile", "source": "source", "cached": "pack"}
+"""What the worker does, by the kind of the variant."""
 _OF_MEMBER: Final = ("model", "compile")
 """Sections in which the members of a weight-sharing group differ; the rest is their target's."""
 
@@ -149,6 +151,7 @@ def document_of(
             "external-data": [{"location": location, "digest": digest} for location, digest in source.external],
         },
         "compile": {
+            **({"ep-cache": variant.ep_cache.document()} if variant.ep_cache is not None else {}),
             "calibration": calibration,
             "context-io": variant.context_io,
             "embed": variant.embed,
@@ -160,7 +163,7 @@ def document_of(
             "optimization": variant.optimization,
             "prepare": [dict(step) for step in preparation],
             "session-options": dict(variant.session_options),
-            "task": "source" if variant.is_source else "compile",
+            "task": _TASKS[variant.kind],
         },
         "target": {
             "device": variant.device,

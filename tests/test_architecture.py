@@ -16,7 +16,7 @@ PACKAGE = Path(hatch_epctx.__file__).parent
 
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"tool_schema", "errors", "digest"}),
-    frozenset({"files", "redact"}),
+    frozenset({"epcache", "files", "redact"}),
     frozenset({"manifest", "providers"}),
     frozenset({"runtime", "worker", "lease", "statcache"}),
     frozenset({"config", "process", "_pyinstaller"}),

@@ -55,6 +55,7 @@ AVAILABLE = {
     "targets.*.required",
     "targets.*.allow-unknown-options",
     "targets.*.platform",
+    "targets.*.ep-cache",
     "groups.*.models",
     "groups.*.targets",
     "wheel.platform",
@@ -74,7 +75,6 @@ AVAILABLE = {
 
 USES = {
     "executor": 'executor = "reapi"',
-    "targets.*.ep-cache": "[targets.t]\nep = 'qnn'\nep-cache = true",
     "cache.remote": "[cache]\nremote = 'grpc://cache.example:8980'",
     "cache.remote-mode": "[cache]\nremote-mode = 'read-only'",
 }
@@ -135,12 +135,17 @@ def test_what_the_identity_holds() -> None:
         "targets.*.load-check": "target.load-check",
         "targets.*.env": "target.env",
         "targets.*.cores": "toolchain.cores",
+        "targets.*.ep-cache": "compile.ep-cache",
         "groups.*.models": "members",
     }
 
 
 def test_the_identity_document_has_every_marked_place() -> None:
-    table = {"package": "acme", "models": {"m": {"source": "m.onnx"}}, "targets": {"t": {"ep": "openvino"}}}
+    table = {
+        "package": "acme",
+        "models": {"m": {"source": "m.onnx"}},
+        "targets": {"t": {"ep": "openvino", "ep-cache": True}},
+    }
     (variant,) = expand(load_settings(table, environ={}, state="wheel"), Path("/project"))
     source: Any = SimpleNamespace(digest="0" * 64, external=())
     toolchain: Any = SimpleNamespace(document=lambda: {"cores": None})

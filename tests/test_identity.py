@@ -22,6 +22,7 @@ from support import OPENVINO_TARGET, QNN_TARGET, STUB_TARGET, Factory, epctx
 from hatch_epctx.compile.jobs import compile_job
 from hatch_epctx.config import load_project
 from hatch_epctx.config.variant import Variant
+from hatch_epctx.epcache import CACHES
 from hatch_epctx.identity import FORMAT, Change, canonical, diff, document_of, identify
 from hatch_epctx.pipeline import Pipeline
 from hatch_epctx.providers import OptionValue, find_provider
@@ -186,6 +187,7 @@ def jobs(item: Variant) -> list[Any]:
 
 OPTION = OptionValue(name="load_config", text='{"CPU":{"INFERENCE_PRECISION_HINT":"bf16"}}', kind="json-or-file")
 CHANGES: dict[str, Any] = {
+    "ep_cache": CACHES["OpenVINOExecutionProvider"],
     "model": "other",
     "target": "other",
     "base_target": "other",

@@ -137,6 +137,8 @@ def _print_findings(row: Mapping[str, Any]) -> None:
     """What the compile, the load check and the check found."""
     if row["kind"] == "compiled":
         say(f"  {row['context_nodes']} EPContext nodes, {row['nodes_left']} other ones")
+    if row["kind"] == "cached":
+        say("  a source model with the EP's cache")
     if row["coverage"]:
         say(f"  coverage {coverage_in_words(row, row['ep'])} nodes")
     if left := left_in_words(row["left"]):

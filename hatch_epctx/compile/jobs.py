@@ -43,7 +43,7 @@ def held_to(cores: int | None) -> list[int]:
 def compile_job(variant: Variant) -> Job:
     """The compile of a variant, or the packing of a shipped source."""
     return {
-        **base_job("source" if variant.is_source else "compile"),
+        **base_job({"compiled": "compile", "source": "source", "cached": "pack"}[variant.kind]),
         **ep_fields(variant.provider, variant.device),
         "provider_options": {
             option.name: copy_name(option) if option.is_path else option.text for option in variant.provider_options
@@ -93,7 +93,7 @@ def load_job(variant: Variant, *, shared: bool = False) -> Job:
     return {
         **compile_job(variant),
         "task": "load",
-        "model": SOURCE_NAME if variant.is_source else compiled,
+        "model": compiled if variant.kind == "compiled" else SOURCE_NAME,
         "not_simulated": variant.provider.shared_not_simulated if shared else "",
         "provider_options": {option.name: option.text for option in variant.load_options},
         "optimization": variant.load_optimization,

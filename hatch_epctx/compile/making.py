@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hatch_epctx.compile.caching import cache_status, cached_job, fill_cache, put_back, unused_cache
 from hatch_epctx.compile.jobs import compile_job, group_job, load_job, prepare_job
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError
@@ -88,6 +89,10 @@ def compile_variant(
     _keep_only(folder, names)
     facts = _facts(result) | prepared
     facts["seconds"] = {"compile": round(outcome.seconds, 3)}
+    if variant.ep_cache is not None:
+        made += fill_cache(variant, folder, facts, hint=_hint(variant))
+        names |= {artifact.path for artifact in made}
+        _keep_only(folder, names)
     facts["startup"] = _startup(result, "compile")
     if variant.load_check:
         _load_check(variant, folder, facts)
@@ -208,24 +213,33 @@ def _prepare(variant: Variant, folder: Path, *, calibration: str | None) -> tupl
     return _artifacts(result), {"prepared": facts}
 
 
-def load_check(variant: Variant, folder: Path, *, shared: bool = False) -> dict[str, Any]:
+def load_check(
+    variant: Variant, folder: Path, *, shared: bool = False, cache: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Open the artifacts that lie in `folder` in a second fresh process, with the shipped options, and run once.
 
     Args:
         variant: what was compiled, perhaps as a member of its group.
         folder: as `compile_variant` leaves it.
         shared: whether its context binary is shared with other members.
+        cache: files of the EP's cache by its own names, where the variant has one: artifacts in `folder`.
 
     Returns:
         `load_check`: "passed", or that it could not run here and why; `seconds` of the process; `startup`: seconds of
         opening the model and of one run.
 
     Raises:
-        CompileError, ToolchainError: it cannot be opened or run.
+        CompileError, ToolchainError: it cannot be opened or run; the EP does not take up its cache (cache-unused).
     """
     job = load_job(variant, shared=shared)
+    if cache:
+        job = cached_job(variant, job)
+        put_back(folder, cache)
+    before = cache_status(folder)
     outcome = run(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=_hint(variant))
+    if cache_status(folder) != before:
+        raise unused_cache(variant)
     reason = (result.get("extra") or {}).get("not_run")
     return {
         "load_check": f"not run here: {reason}" if reason else "passed",
@@ -236,7 +250,8 @@ def load_check(variant: Variant, folder: Path, *, shared: bool = False) -> dict[
 
 def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
     """The load check; add to `facts` what became of it."""
-    found = load_check(variant, folder, shared=bool(facts.get("shared")))
+    cache = (facts.get("ep_cache") or {}).get("files")
+    found = load_check(variant, folder, shared=bool(facts.get("shared")), cache=cache)
     facts["load_check"] = found["load_check"]
     facts["seconds"]["load"] = found["seconds"]
     facts["startup"] = {**facts.get("startup", {}), **found["startup"]}

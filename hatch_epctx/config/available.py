@@ -21,7 +21,6 @@ _VARIABLE = "EPCTX_"
 UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "executor": "remote execution; compiles run on this machine",
-        "targets.*.ep-cache": "shipping EP caches",
         "cache.remote": "the remote cache; the store is local",
         "cache.remote-mode": "the remote cache; the store is local",
         "EPCTX_REMOTE_CACHE": "the remote cache; the store is local",

@@ -246,6 +246,7 @@ def _variant(
         context_io=declared.context_io,
         optimization=declared.optimization or target.provider.default_optimization,
         load_check=declared.load_check,
+        ep_cache=target.provider.cache if declared.ep_cache else None,
         requires=declared.requires,
         env=MappingProxyType(declared.env),
         cores=declared.cores,

@@ -119,6 +119,10 @@ class Groups:
             where = self._settings.place("targets", target.base, "context-io")
             found = f"the group {name!r} compiles its members into one binary, which the EP itself writes to a file"
             self._errors.append(bad(found, where, remedy="Remove the key, or take the target out of the group."))
+        if target.declared.ep_cache:
+            where = self._settings.place("targets", target.base, "ep-cache")
+            found = f"the group {name!r} ships one context binary, and a cache belongs to one model"
+            self._errors.append(bad(found, where, remedy="Remove the key, or take the target out of the group."))
         for model in models:
             if target not in self._chosen[model]:
                 found = f"the member {model!r} is not compiled for the target {target.name!r}"

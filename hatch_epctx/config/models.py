@@ -199,7 +199,9 @@ class Target(Table):
     """Provider options to pass although the EP's table does not know them."""
 
     ep_cache: Annotated[bool, InIdentity(at="compile.ep-cache")] = False
-    """Ship the EP's own cache, warmed by loading the model once at build time."""
+    """Ship the EP's own cache, filled by loading the model once at build time. Where only a session over a source
+    model fills it (OpenVINO), the variant is that source model with its cache; a machine that the cache does not fit
+    compiles at its first start."""
 
     platform: Annotated[PlatformTag | None, Presentation(why="chooses the wheel that carries the variant")] = None
     """Platform tag of the wheel that this target goes into, such as "win_arm64": that of a wheel whose targets all name

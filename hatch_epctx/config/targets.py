@@ -80,6 +80,8 @@ class _Resolver:
         if target.embed and target.context_io == "callbacks":
             found = "'embed' puts the context data into the ONNX file, so that no callback is ever called"
             self._fail(found, "context-io", remedy="Remove one of the two keys.")
+        if target.ep_cache:
+            self._check_cache(provider)
         result = [
             ResolvedTarget(
                 name=name,
@@ -92,19 +94,46 @@ class _Resolver:
             )
             for name, values in self._combinations()
         ]
+        for resolved in result if target.ep_cache else ():
+            self._check_cached_options(provider, resolved.provider_options)
         raise_all(self._errors)
         return tuple(result)
 
     def _provider(self) -> Provider:
         provider = find_provider(self._target.ep, where=self._place("ep"))
-        if not provider.epcontext:
+        cached = provider.cache is not None and provider.cache.filled_by == "source"
+        if not provider.epcontext and not (self._target.ep_cache and cached):
+            ship = "To ship the EP's own cache, set 'ep-cache = true'. " if cached else ""
             raise ConfigError(
                 f"{provider.title} writes no EPContext models: {provider.epcontext_reason}",
                 where=self._place("ep"),
-                remedy="To ship the source model, leave this target out and set 'ship-source = true' on the model.",
+                remedy=f"{ship}To ship the source model, leave this target out and set 'ship-source = true' on the "
+                "model.",
                 reason="no-epcontext",
             )
         return provider
+
+    def _check_cache(self, provider: Provider) -> None:
+        """Refuse a cache that there is none of, and keys about a compiled model where none is made."""
+        if provider.cache is None:
+            found = f"{provider.title} keeps no cache that could be shipped"
+            self._fail(found, "ep-cache", remedy="Remove the key: the compiled model is all that starting needs.")
+        elif provider.cache.filled_by == "source":
+            why = f"{provider.title} fills its cache from a source model, so that no EPContext model is made"
+            for key, given in (("embed", self._target.embed), ("context-io", self._target.context_io == "callbacks")):
+                if given:
+                    self._fail(f"{why}, which this key is about", key, remedy="Remove it, or 'ep-cache'.")
+
+    def _check_cached_options(self, provider: Provider, options: tuple[OptionValue, ...]) -> None:
+        """Refuse what a compile at start would need and the wheel does not carry."""
+        if provider.cache is None or provider.cache.filled_by != "source":
+            return
+        for option in options:
+            if option.is_path:
+                found = (
+                    "the option names a file or folder, which the wheel does not carry, and the EP may have to compile"
+                )
+                self._fail(found, "provider-options", option.name, remedy="Remove it, or 'ep-cache'.")
 
     def _device(self, provider: Provider) -> str:
         try:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from hatch_epctx.epcache import EpCache
     from hatch_epctx.providers import OptionValue, Provider
 
 __all__ = ["CheckPlan", "SharedGroup", "Variant"]
@@ -88,6 +89,8 @@ class Variant:
     optimization: str
     """Graph optimisation level of the compile: disable-all, basic, extended, all."""
     load_check: bool = True
+    ep_cache: EpCache | None = None
+    """The EP's cache, where it is shipped."""
     requires: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: _NONE)
     cores: int | None = None
@@ -112,9 +115,19 @@ class Variant:
         return f"{self.model}.{self.target}"
 
     @property
+    def kind(self) -> str:
+        """compiled; source, the shipped source model; cached, a source model for the EP, with the EP's cache."""
+        if self.is_source:
+            return "source"
+        return "cached" if self.ep_cache is not None and self.ep_cache.filled_by == "source" else "compiled"
+
+    @property
     def load_optimization(self) -> str:
-        """Graph optimisation level at which the result must be loaded."""
-        return self.provider.load_optimization
+        """Graph optimisation level at which the result must be loaded.
+
+        What an EP caches of a source model is found again only for the graph that the same level gives.
+        """
+        return self.optimization if self.kind == "cached" else self.provider.load_optimization
 
     @property
     def load_session_options(self) -> Mapping[str, str]:
@@ -123,15 +136,16 @@ class Variant:
         Those of the compile, with which the load check passed; the optimisation level; and for a compiled model the
         guard against compiling at start.
         """
-        return loading_options(self.load_optimization, self.session_options, compiled=not self.is_source)
+        return loading_options(self.load_optimization, self.session_options, compiled=self.kind == "compiled")
 
     @property
     def load_options(self) -> tuple[OptionValue, ...]:
         """Options that loading the result gets, sorted by name.
 
-        They are what the EP reads at run time of the compile's options, under `runtime_options`. A path of the
-        building machine means nothing elsewhere and is left out.
+        They are what the EP reads at run time of the compile's options, under `runtime_options`; all of them where
+        the EP may have to compile at start. A path of the building machine means nothing elsewhere and is left out.
         """
-        carried = {option.name: option for option in self.provider_options if option.phase != "compile"}
+        everything = self.kind == "cached"
+        carried = {option.name: option for option in self.provider_options if everything or option.phase != "compile"}
         carried |= {option.name: option for option in self.runtime_options}
         return tuple(carried[name] for name in sorted(carried) if not carried[name].is_path)

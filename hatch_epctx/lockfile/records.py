@@ -20,6 +20,7 @@ _OF_VARIANT: Final = (
     "compatibility",
     "context_nodes",
     "coverage",
+    "ep_cache",
     "inputs",
     "left",
     "load_check",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import is_digest
+from hatch_epctx.files import check_name
 from hatch_epctx.manifest.place import Place
 from hatch_epctx.manifest.records import (
     DEVICES,
@@ -159,10 +160,35 @@ def _facts(place: Place) -> Facts:
         identity=fields["identity"].text() if "identity" in fields else None,
         compatibility=fields["compatibility"].text() if "compatibility" in fields else "",
         device=fields["device"].one_of(DEVICES) if "device" in fields else None,
+        ep_cache=_ep_cache(fields["ep_cache"], artifacts) if "ep_cache" in fields else EMPTY,
         load_check=fields["load_check"].text() if "load_check" in fields else "",
         reproducible=fields["reproducible"].flag() if "reproducible" in fields else None,
         **{key: fields[key].free() for key in free if key in fields},
     )
+
+
+def _ep_cache(place: Place, artifacts: tuple[Artifact, ...]) -> Mapping[str, Any]:
+    """Names of the EP's own for artifacts; they become files in a private folder and must stay in it."""
+    files = place.fields(required=("files",))["files"]
+    known = {artifact.path for artifact in artifacts if artifact.role == "ep-cache"}
+    for name, artifact in files.members().items():
+        try:
+            for part in name.split("/"):
+                check_name(part)
+        except ValueError as error:
+            artifact.fail(f"unsafe name {name!r} ({error})", expected="a path inside the cache", reason="escape")
+        if artifact.text() not in known:
+            artifact.fail(f"{artifact.value!r} is no artifact with the role 'ep-cache'")
+    names = {name.casefold() for name in files.value}
+    if len(names) != len(files.value) or any(_inside(name, names) for name in names):
+        files.fail("two names are one, or one lies inside another", reason="name-clash")
+    return place.free()
+
+
+def _inside(name: str, names: set[str]) -> bool:
+    """Whether a folder on the way to `name` is a file itself."""
+    parts = name.split("/")
+    return any("/".join(parts[:end]) in names for end in range(1, len(parts)))
 
 
 def _artifact(place: Place) -> Artifact:

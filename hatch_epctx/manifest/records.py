@@ -34,7 +34,7 @@ FORMAT: Final = "epctx-manifest/1"
 """Of `executor_info.epctx`. Raised when an old reader would misunderstand it; new keys alone do not raise it."""
 
 ROLES: Final = ("model", "context", "weights", "ep-cache")
-KINDS: Final = ("compiled", "source")
+KINDS: Final = ("compiled", "cached", "source")
 DEVICES: Final = ("cpu", "gpu", "npu")
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -58,11 +58,13 @@ class Artifact:
 class Facts:
     """`executor_info.epctx` of one variant.
 
-    The look-up reads `kind`, `artifacts`, `compatibility`, `device` and `runtime`; the rest is for people and tools.
+    The look-up reads `kind`, `artifacts`, `compatibility`, `device`, `runtime` and `ep_cache`; the rest is for people
+    and tools.
     """
 
     kind: str
-    """compiled, or source: the source model itself, for the CPU EP."""
+    """compiled; cached, a source model for the EP, which is given its own cache; source, the source model itself, for
+    the CPU EP."""
     artifacts: tuple[Artifact, ...]
     """Every file that loading needs, the ONNX file among them; sorted by path."""
     identity: str | None = None
@@ -82,6 +84,8 @@ class Facts:
     """What running needs: distribution and version of the EP, version of onnxruntime."""
     signature: Mapping[str, Any] = field(default_factory=_empty)
     """Inputs and outputs by name, type and shape."""
+    ep_cache: Mapping[str, Any] = field(default_factory=_empty)
+    """files: the artifacts with the role ep-cache, by the names under which the EP looks for them."""
     load_check: str = ""
     """What became of opening the result at build time: passed, or why it was not run; empty where nobody tried."""
     reproducible: bool | None = None

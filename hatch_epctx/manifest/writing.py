@@ -68,6 +68,7 @@ def _facts_document(facts: Facts) -> dict[str, Any]:
         "runtime": facts.runtime,
         "signature": facts.signature,
     }
+    document |= {"ep_cache": facts.ep_cache} if facts.ep_cache else {}
     if facts.check:
         document["check"] = facts.check
     document |= {"group": facts.group} if facts.group else {}

@@ -240,5 +240,7 @@ _OWED: Final[Mapping[Task, tuple[str, ...]]] = {
     "inspect": ("scan", "extra"),
     "rename": ("artifacts",),
     "judge": ("extra",),
+    "pack": _COMPILED,
+    "warm": ("providers",),
 }
 """What a successful result of each task has."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hatch_epctx.epcache import EpCache
+
 __all__ = [
     "EMPTY",
     "Contradiction",
@@ -200,6 +202,8 @@ class Provider:
     """SDK versions that the distribution tells."""
     run_environment: tuple[str, ...] = ()
     """Environment variables that change output and that a target must declare in `env` to be seen."""
+    cache: EpCache | None = None
+    """The cache that the EP keeps in the file system, which a target may ship (`ep-cache`); None: it keeps none."""
     left_pattern: str = ""
     """Regular expression over the EP's verbose log that finds why it leaves nodes to the CPU, piece by piece: the head
     of a block (group `failed` not empty where nodes are refused), a node in it (`operator`, `node`), the block's

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from hatch_epctx.epcache import CACHES
 from hatch_epctx.errors import ConfigError
 from hatch_epctx.providers.base import Contradiction, Option, OptionValue, Provider, SdkVersion, table
 from hatch_epctx.providers.values import close_match, read_value, shown
@@ -84,7 +85,7 @@ CPU_PROPERTIES = table(
 drivers add properties of their own, and none of them runs here."""
 
 REFUSED_PROPERTIES: Mapping[str, str] = {
-    "CACHE_DIR": "it names a folder of the machine that runs, where the EP would write",
+    "CACHE_DIR": "it names a folder of the machine that runs; the target's 'ep-cache' ships what it would hold",
     "CACHE_ENCRYPTION_CALLBACKS": "it takes functions, not text",
     "WEIGHTS_PATH": "it names a file of the machine that runs",
     "DEVICE_ID": _DEVICE,
@@ -142,7 +143,7 @@ OPTIONS = table(
     _instead("model_priority", "GPU", "MODEL_PRIORITY", '"LOW"'),
     _instead("enable_opencl_throttling", "GPU", "PLUGIN_THROTTLE", '"1"'),
     _instead("enable_qdq_optimizer", "NPU", "NPU_QDQ_OPTIMIZATION", '"YES"'),
-    _ignored("cache_dir", "the plugin ignores it; a wheel carries what the cache would hold"),
+    _ignored("cache_dir", "the plugin ignores it; the target's 'ep-cache' ships what the cache would hold"),
     _ignored("disable_dynamic_shapes", "the plugin does not know it; name the model's free dimensions"),
     _ignored("layout", "the plugin does not know it"),
     _ignored("context", "the plugin does not know it"),
@@ -214,6 +215,7 @@ OPENVINO = Provider(
     windows_catalog=True,
     options=OPTIONS,
     contradictions=contradictions,
+    cache=CACHES[_NAME],
     bakes_isa=True,
     bakes_cores=True,
     system_toolchain=True,

@@ -9,11 +9,12 @@ header of NVIDIA's plugin for TensorRT RTX, and AMD's Ryzen AI documentation for
 
 from __future__ import annotations
 
+from hatch_epctx.epcache import CACHES
 from hatch_epctx.providers.base import Option, Phase, Provider, table
 
 __all__ = ["OTHERS"]
 
-_CACHE = "it names a folder of the machine that runs, where the EP would write; a wheel carries what it would hold"
+_CACHE = "it names a folder of the machine that runs; the target's 'ep-cache' ships what it would hold"
 _CONTEXT = "the build itself says where and how the EPContext model is written; use the target's 'embed'"
 _DUMP = "it writes files that are no artifacts; use onnxruntime by itself for debugging"
 _POINTER = "it is an address in a running process"
@@ -55,6 +56,7 @@ TENSORRT_RTX = Provider(
     devices=("gpu",),
     windows_catalog=True,
     system_toolchain=True,
+    cache=CACHES["NvTensorRTRTXExecutionProvider"],
     options=table(
         _number("device_id", "CUDA device.", "both"),
         _number("nv_max_workspace_size", "Bytes of workspace of a build; 0 is automatic."),
@@ -92,6 +94,7 @@ TENSORRT = Provider(
     distributions=("onnxruntime-gpu",),
     devices=("gpu",),
     system_toolchain=True,
+    cache=CACHES["TensorrtExecutionProvider"],
     options=table(
         _number("device_id", "CUDA device.", "both"),
         _number("trt_max_partition_iterations", "Attempts at partitioning the model.", minimum=1),
@@ -155,6 +158,7 @@ VITISAI = Provider(
     devices=("npu",),
     windows_catalog=True,
     system_toolchain=True,
+    cache=CACHES["VitisAIExecutionProvider"],
     options=table(
         Option(name="config_file", kind="file", doc="JSON file with settings of the compiler."),
         Option(name="xclbin", kind="file", doc="Overlay of the NPU, for the X1 target."),
@@ -181,6 +185,7 @@ MIGRAPHX = Provider(
     epcontext_reason="it keeps compiled programs in migraphx_model_cache_dir on the machine that runs",
     windows_catalog=True,
     system_toolchain=True,
+    cache=CACHES["MIGraphXExecutionProvider"],
     options=table(
         _number("device_id", "HIP device.", "both"),
         _one_of("migraphx_compile_target", "What to compile for.", "gpu", "cpu", "ref", "mps"),
@@ -215,6 +220,7 @@ COREML = Provider(
     epcontext=False,
     epcontext_reason="it keeps compiled models in ModelCacheDirectory on the machine that runs",
     system_toolchain=True,
+    cache=CACHES["CoreMLExecutionProvider"],
     options=table(
         _one_of("ModelFormat", "Format of the Core ML model.", "NeuralNetwork", "MLProgram"),
         _one_of(

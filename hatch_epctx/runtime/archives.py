@@ -1,18 +1,13 @@
 """Package folders inside archives: zip applications (zipapp, zipimport) and wheels that were never installed.
 
 ONNX Runtime and the EPs open files on disk, so the files of the chosen variant are streamed once into a private cache
-and verified on the way; nothing else is unpacked, and nothing is held in memory whole. What a live process uses is
-kept by a shared lock of its own; the rest goes once it has not been used for `KEPT` seconds. Whoever may write the
-user's own cache folder can put other bytes there, so what was unpacked earlier is verified like an installed file.
-
-Windows (not run there): a folder with open files cannot be renamed, which takes the lock's place.
+and verified on the way; nothing else is unpacked, and nothing is held in memory whole (`keeping` says how long it
+stays). Whoever may write the user's own cache folder can put other bytes there, so what was unpacked earlier is
+verified like an installed file.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import time
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +15,10 @@ from typing import IO, TYPE_CHECKING, Final
 
 from hatch_epctx.digest import digest_entries, digest_stream
 from hatch_epctx.errors import LookupFailure, VerificationError
-from hatch_epctx.files import make_private_dir, move, publish_dir, remove_tree
+from hatch_epctx.files import publish_dir, remove_tree
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
-from hatch_epctx.runtime.places import is_private, private_folder
+from hatch_epctx.runtime.keeping import KEPT, Hold, collect, discard, private_base, staging_in
 from hatch_epctx.runtime.verify import verify_files
-
-if os.name != "nt":
-    import fcntl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,32 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KEPT", "Archive", "Hold", "archive_at", "archives_in", "unpack"]
 
-KEPT: Final = 30 * 86400.0
-"""Seconds after its last use for which an unpacked variant stays."""
-_ABANDONED: Final = 86400.0
-"""Seconds after which a half-unpacked folder belonged to a process that died."""
-_STAGING: Final = ".tmp-"
-_KEY = re.compile(r"[0-9a-f]{32}\Z")
 _DAMAGED: Final = (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError)
 """What reading a damaged, encrypted or vanished archive raises (zipfile)."""
-
-
-class Hold:
-    """Keeps one unpacked folder from being collected for as long as this object lives."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = -1
-        with suppress(OSError):  # without locks (some network file systems) age alone protects it
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-            self._descriptor = os.open(path, flags, 0o600)
-            os.utime(self._descriptor if os.utime in os.supports_fd else path)
-            if os.name != "nt":
-                fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +59,8 @@ class Archive:
             raise VerificationError("is too large", where=str(self.path / name), reason="too-large")
         return data
 
-    def extract(self, artifacts: Iterable[Artifact], target: Path) -> None:
-        """Stream files into the folder `target`, each checked on the way.
+    def extract(self, artifacts: Iterable[Artifact], target: Path, *, name: str = "") -> None:
+        """Stream files into the folder `target`, each checked on the way, under `name` where one is given.
 
         Raises:
             VerificationError: a file is missing, of another size or digest, or cannot be read.
@@ -100,7 +68,7 @@ class Archive:
         """
         with self._opened() as zipped:
             for artifact in artifacts:
-                self._extract_one(zipped, artifact, target / artifact.path)
+                self._extract_one(zipped, artifact, target / (name or artifact.path))
 
     def _extract_one(self, zipped: zipfile.ZipFile, artifact: Artifact, target: Path) -> None:
         where = self.path / artifact.path
@@ -188,21 +156,16 @@ def unpack(archive: Archive, artifacts: tuple[Artifact, ...], mode: Verify) -> t
         VerificationError: what the archive holds is not what the manifest says.
         LookupFailure: reason unwritable: there is no place for the files.
     """
-    base = private_folder("unpacked")
-    if base is None:
-        raise _unwritable("this user has no cache folder")
     key = digest_entries((artifact.path, artifact.digest) for artifact in artifacts)[:32]
     try:
-        make_private_dir(base, durable=False)
-        if not is_private(base):
-            raise _unwritable(f"{base} may be written by others")
+        base = private_base("unpacked")
         hold = Hold(base / f"{key}.lock")
         target = base / key
         if not _is_good(target, artifacts, mode):
             _unpack_into(archive, artifacts, base, target)
-            _collect(base)
+            collect(base)
     except OSError as error:
-        raise _unwritable(f"{error.filename or base}: {error.strerror or error}") from error
+        raise _unwritable(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     return target, hold
 
 
@@ -213,16 +176,13 @@ def _is_good(target: Path, artifacts: tuple[Artifact, ...], mode: Verify) -> boo
     try:
         verify_files(target, artifacts, mode)
     except VerificationError:
-        aside = target.parent / f"{_STAGING}{os.urandom(8).hex()}"
-        move(target, aside)
-        remove_tree(aside)
+        discard(target)
         return False
     return True
 
 
 def _unpack_into(archive: Archive, artifacts: tuple[Artifact, ...], base: Path, target: Path) -> None:
-    staging = base / f"{_STAGING}{os.urandom(8).hex()}"
-    staging.mkdir(0o700)
+    staging = staging_in(base)
     try:
         archive.extract(artifacts, staging)
         try:
@@ -233,38 +193,6 @@ def _unpack_into(archive: Archive, artifacts: tuple[Artifact, ...], base: Path, 
     finally:
         with suppress(OSError):
             remove_tree(staging)
-
-
-def _collect(base: Path) -> None:
-    """Remove what nobody uses and nobody has used for long. Best effort: a later start tries again."""
-    now = time.time()
-    for path in list(base.iterdir()):
-        with suppress(OSError):
-            if path.name.startswith(_STAGING):
-                if now - path.lstat().st_mtime > _ABANDONED:
-                    remove_tree(path)
-            elif _KEY.match(path.name):
-                _remove_unused(path, now)
-
-
-def _remove_unused(path: Path, now: float) -> None:
-    """Remove an unpacked folder unless it was used lately or is in use.
-
-    Raises:
-        OSError: it is in use, or cannot be removed.
-    """
-    lock = path.with_suffix(".lock")
-    if now - lock.stat().st_mtime < KEPT:
-        return
-    descriptor = os.open(lock, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0))
-    try:
-        if os.name != "nt":
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        aside = path.parent / f"{_STAGING}{os.urandom(8).hex()}"
-        move(path, aside)  # within the lock: who comes now finds nothing and unpacks anew
-    finally:
-        os.close(descriptor)
-    remove_tree(aside)
 
 
 def _unreadable(where: Path, error: BaseException) -> VerificationError:

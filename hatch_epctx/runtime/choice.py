@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtEpDevice
 
     from hatch_epctx.runtime.contextdata import Supply
+    from hatch_epctx.runtime.epcaches import UsedCache
 
 __all__ = ["REASONS", "Choice", "Rejection", "listing"]
 
@@ -79,6 +80,8 @@ class Choice:
     """The ONNX file's bytes, checked, where it is to be opened from them; `path` then need not exist."""
     supply: Supply | None = field(default=None, repr=False, compare=False)
     """What answers ONNX Runtime's callback for context binaries; None: the EP opens their files."""
+    ep_cache: UsedCache | None = field(default=None, repr=False, compare=False)
+    """The folder in which the EP keeps its cache, named in `provider_options`; None: it is given none."""
     hold: object = field(default=None, repr=False, compare=False)
     """Keeps what `path` leads to from being collected (see `archives`): keep the choice for as long as you use it."""
     ep_device: OrtEpDevice | None = field(default=None, repr=False, compare=False)

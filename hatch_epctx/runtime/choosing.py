@@ -10,6 +10,7 @@ from hatch_epctx.errors import LookupFailure
 from hatch_epctx.runtime.choice import Choice, Rejection, listing
 from hatch_epctx.runtime.compiling import compiled_choices
 from hatch_epctx.runtime.contextdata import Supply, is_storage
+from hatch_epctx.runtime.epcaches import use_cache
 from hatch_epctx.runtime.selection import Candidate, candidates, remedies, source_of
 
 if TYPE_CHECKING:
@@ -60,24 +61,29 @@ def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -
     on_disk = [
         artifact
         for artifact in artifacts
-        if not (supply is not None and artifact.path in supply.names) and not (request.as_bytes and artifact is model)
+        if not (supply is not None and artifact.path in supply.names)
+        and not (request.as_bytes and artifact is model)
+        and artifact.role != "ep-cache"
     ]
     place, hold = folder.ready(on_disk, request.verify, everything=variant.facts is not None)
     compiled = variant.facts is None or variant.facts.kind == "compiled"
     guard = {_NO_COMPILE: "1"} if compiled else {}
+    provider = {**variant.provider_options, **request.provider}
+    cache = use_cache(folder, variant, candidate.device, provider)
     return Choice(
         model=request.model,
         variant=variant.name,
         ep=variant.ep,
         device=candidate.device,
         path=place / variant.model_file,
-        provider_options=MappingProxyType({**variant.provider_options, **request.provider}),
+        provider_options=cache.provider_options if cache is not None else MappingProxyType(provider),
         session_options=MappingProxyType({**guard, **variant.session_options, **request.entries}),
         rejected=tuple(rejected),
         package=folder.package,
         note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
         content=folder.read(variant.model_file, model) if request.as_bytes else None,
         supply=supply,
+        ep_cache=cache,
         hold=hold,
         ep_device=candidate.ep_device,
     )

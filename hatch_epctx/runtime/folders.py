@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import LookupFailure, VerificationError
-from hatch_epctx.files import read_bounded
+from hatch_epctx.files import copy_and_digest, read_bounded
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, MAX_BYTES, Component, Manifest, Variant, read_manifest
 from hatch_epctx.runtime.locate import is_import_name, locate
 from hatch_epctx.runtime.verify import verify_files
@@ -104,6 +104,22 @@ class Folder:
                 "other bytes", where=str(self.path / name), expected=expected, reason="modified-file"
             )
         return data
+
+    def copy(self, artifact: Artifact, target: Path) -> None:
+        """Copy one file to the new file `target`, checked on the way.
+
+        Raises:
+            VerificationError: it is missing, cannot be read, or is not what the manifest says.
+            OSError: `target` cannot be written.
+        """
+        if self.archive is not None:
+            self.archive.extract([artifact], target.parent, name=target.name)
+            return
+        verify_files(self.path, [artifact], "never")
+        digest, _ = copy_and_digest(self.path / artifact.path, target)
+        if digest != artifact.digest:
+            where, expected = str(self.path / artifact.path), f"{artifact.digest} as the manifest records"
+            raise VerificationError(f"SHA-256 {digest}", where=where, expected=expected, reason="modified-file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

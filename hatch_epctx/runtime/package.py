@@ -196,7 +196,7 @@ class Package:
         cause: BaseException | None = None
         for choice in choices(request, rejected):
             try:
-                session = sessions.create(choice, request.base)
+                session, made = sessions.create(choice, request.base)
             except sessions.CreationFailed as failed:
                 rejected.append(failed.rejection)
                 cause = failed.cause or failed.__cause__
@@ -204,7 +204,7 @@ class Package:
                     break
                 log().warning("%s: %s: the variant %s does not open: %s", self.name, model, choice.variant, failed)
                 continue
-            sessions.remember(session, replace(choice, rejected=tuple(rejected)))
+            sessions.remember(session, replace(made, rejected=tuple(rejected)))
             return session
         raise failure(request, rejected) from cause
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -10,6 +11,7 @@ from hatch_epctx.errors import LookupFailure, VerificationError
 from hatch_epctx.runtime import plugins
 from hatch_epctx.runtime.choice import Rejection
 from hatch_epctx.runtime.contextdata import supports_callbacks
+from hatch_epctx.runtime.epcaches import forget, offer
 from hatch_epctx.runtime.options import session_options
 
 if TYPE_CHECKING:
@@ -40,10 +42,11 @@ _BESIDE: Final = ("ep.context_file_path", "session.model_external_initializers_f
 weights by its folder (ORT 1.32, onnxruntime_session_options_config_keys.h)."""
 
 
-def create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
-    """The session of a choice. `base` is the caller's own SessionOptions and is changed.
+def create(choice: Choice, base: SessionOptions | None) -> tuple[InferenceSession, Choice]:
+    """The session of a choice, and the choice as it was made. `base` is the caller's own SessionOptions and is changed.
 
-    ORT's Python class retries a failed creation, and a failed run, on the CPU EP: that is switched off.
+    ORT's Python class retries a failed creation, and a failed run, on the CPU EP: that is switched off. One that fails
+    with the EP's cache is made again without it; not with the caller's own SessionOptions, which serve once.
 
     Raises:
         CreationFailed: reason creation-failed; callbacks-unsupported when ORT or the EP has no callbacks and the
@@ -51,6 +54,21 @@ def create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
         LookupFailure: reason bad-option.
         VerificationError: what a callback would have given is not what the manifest says.
     """
+    if choice.ep_cache is None or base is not None:
+        return _create(choice, base), choice
+    try:
+        return _create(choice, None), choice
+    except CreationFailed as failed:
+        plain = replace(choice, provider_options=choice.ep_cache.plain_options, ep_cache=None)
+        try:
+            session = _create(plain, None)
+        except CreationFailed:
+            raise failed from failed.__cause__
+        forget(choice.ep_cache, failed.rejection.text)
+        return session, plain
+
+
+def _create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
     ort = plugins.import_onnxruntime()
     entries = dict(choice.session_options)
     if choice.content is not None:
@@ -58,6 +76,8 @@ def create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
     options = session_options(ort, entries, base)
     if choice.supply is not None:
         _register(ort, options, choice, choice.supply)
+    if choice.ep_cache is not None:
+        offer(options, choice.ep_cache)
     arguments: dict[str, Any] = {"enable_fallback": 0}
     try:
         if choice.ep_device is not None:

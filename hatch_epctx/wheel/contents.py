@@ -137,7 +137,7 @@ def _content(entry: Entry) -> VariantContent:
         name=variant.target,
         ep=provider.names[0],
         files=files,
-        kind="source" if variant.is_source else "compiled",
+        kind=variant.kind,
         identity=identity.digest,
         device=variant.device,
         compatibility=str(found.get("compatibility", "")),
@@ -152,6 +152,7 @@ def _content(entry: Entry) -> VariantContent:
         runtime=_runtime(document["toolchain"]),
         signature={name: found[name] for name in _SIGNATURE if name in found},
         load_check=str(found.get("load_check", "")),
+        ep_cache=found.get("ep_cache") or {},
         group=_group(variant, found),
         reproducible=False if found.get("reproducible") is False else None,
     )

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from hatch_epctx.worker.protocol import Job
+    from hatch_epctx.worker.protocol import Job, ScannedModel
 
-__all__ = ["add_coverage", "compile_model", "finish", "prepare", "rename_source", "run_compiler"]
+__all__ = ["add_coverage", "compile_model", "finish", "packed", "prepare", "rename_source", "run_compiler"]
 
 WEIGHTS_THRESHOLD: Final = 1024
 """Bytes from which an initialiser of a left-over node goes to the weights file."""
@@ -267,15 +267,30 @@ def rename_source(job: Job) -> Result:
     names = ContentNames(Path.cwd(), what="the source model")
     referred = rename_references(source.model, names)
     # A model that is one file ships as it is, byte for byte.
-    data = _serialise(job, source.model) if referred else read_bounded(path, LIMIT)
+    return packed(source.model, read_bounded(path, LIMIT) if not referred else None, referred, source.facts)
+
+
+def packed(model: ModelProto, untouched: bytes | None, referred: list[Artifact], found: ScannedModel) -> Result:
+    """Write a source model as `SOURCE_NAME` and report it.
+
+    Args:
+        model: the model.
+        untouched: its file's own bytes, where they are shipped as they are.
+        referred: what it refers to.
+        found: its facts.
+
+    Raises:
+        TaskError: too-large.
+    """
+    data = _serialise({}, model) if untouched is None else untouched
     return {
         "ok": True,
         "artifacts": [_written(SOURCE_NAME, data), *referred],
-        "inputs": source.facts["inputs"],
-        "outputs": source.facts["outputs"],
+        "inputs": found["inputs"],
+        "outputs": found["outputs"],
         "compatibility": "",
         "context_nodes": 0,
-        "nodes_left": source.facts["nodes"],
+        "nodes_left": found["nodes"],
         "coverage": {},
         "metadata_lost": [],
     }

@@ -21,7 +21,7 @@ from hatch_epctx.worker.wording import describe
 if TYPE_CHECKING:
     from hatch_epctx.worker.protocol import Job
 
-__all__ = ["load", "open_model"]
+__all__ = ["load", "open_model", "run_once"]
 
 
 def load(job: Job) -> Result:
@@ -41,10 +41,8 @@ def load(job: Job) -> Result:
     session = open_model(job, ep)
     opened = time.monotonic()
     extra: dict[str, Any] = {}
-    if reason := not_generated(session.get_inputs()):
+    if reason := run_once(job, session):
         extra["not_run"] = reason
-    else:
-        _run(job, session)
     done = time.monotonic()
     return {
         "ok": True,
@@ -95,18 +93,23 @@ def _open(job: Job, ep: Ep) -> Any:
         ) from error
 
 
-def _run(job: Job, session: Any) -> None:
+def run_once(job: Job, session: Any) -> str:
     """One inference; where inputs stayed dynamic, the first size that runs is enough.
+
+    Returns:
+        Why it was not run: an input's type is none that can be generated; else empty.
 
     Raises:
         TaskError: run-failed, with the message of the first size.
     """
+    if reason := not_generated(session.get_inputs()):
+        return reason
     sizes = UNKNOWN_SIZES if is_dynamic(session.get_inputs()) else UNKNOWN_SIZES[:1]
     faults: list[str] = []
     for size in sizes:
-        fault = _run_once(session, size)
+        fault = _run_at(session, size)
         if not fault:
-            return
+            return ""
         faults.append(fault)
     raise TaskError(
         "run-failed",
@@ -115,7 +118,7 @@ def _run(job: Job, session: Any) -> None:
     )
 
 
-def _run_once(session: Any, size: int) -> str:
+def _run_at(session: Any, size: int) -> str:
     """One inference with dynamic dims of `size`; return what went wrong, empty when nothing did."""
     try:
         session.run(None, feeds(session.get_inputs(), size))

@@ -23,14 +23,12 @@ from hatch_epctx.worker.protocol import CALIBRATION_NAME, MODEL_NAME, PREPARED_N
 from hatch_epctx.worker.rewriting import ContentNames, normalise_locations, rename_references, restore_metadata
 from hatch_epctx.worker.samples import inputs_of, read_samples
 from hatch_epctx.worker.scanning import LIMIT, facts, parse, read_source
-from hatch_epctx.worker.shapes import check_dimensions, check_static, set_input_shapes
+from hatch_epctx.worker.shapes import check_dimensions, check_static, fill_dimensions, set_input_shapes
 from hatch_epctx.worker.validating import check_interface
 from hatch_epctx.worker.wording import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from onnx import ValueInfoProto
 
     from hatch_epctx.worker.protocol import Job
 
@@ -121,19 +119,11 @@ def _static_shapes(model: ModelProto, job: Job, argument: str) -> ModelProto:  #
     """
     names, denotations = job.get("free_dimensions", {}), job.get("free_dimension_denotations", {})
     set_input_shapes(model, job.get("input_shapes", {}), names, denotations)
-    for value in (*model.graph.input, *model.graph.output):
-        _fill(value, names, denotations)
+    fill_dimensions((*model.graph.input, *model.graph.output), names, denotations)
     check_static(job, facts(model), model, what="the step 'static-shapes'")
     for graph in graphs.main_and_subgraphs(model):
         del graph.value_info[:]
     return shape_inference.infer_shapes(model, data_prop=True)
-
-
-def _fill(value: ValueInfoProto, names: Mapping[str, int], denotations: Mapping[str, int]) -> None:
-    for dim in value.type.tensor_type.shape.dim:
-        size = names.get(dim.dim_param, denotations.get(dim.denotation))
-        if size is not None and not (dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0):
-            dim.dim_value = size
 
 
 def _quantize_qdq(model: ModelProto, job: Job, argument: str) -> ModelProto:  # noqa: ARG001

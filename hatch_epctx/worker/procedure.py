@@ -71,6 +71,10 @@ def _task(name: Task) -> Callable[[Job], Result]:
         from hatch_epctx.worker import describing
 
         return describing.describe_model if name == "inspect" else describing.rename_files
+    if name in ("pack", "warm"):
+        from hatch_epctx.worker import caching
+
+        return caching.pack if name == "pack" else caching.warm
     if name == "share":
         from hatch_epctx.worker.sharing import compile_group
 

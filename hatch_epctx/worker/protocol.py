@@ -83,7 +83,21 @@ def weights_name(context: str) -> str:
     return f"{context.removesuffix('.onnx')}_weights.data"
 
 
-Task = Literal["scan", "probe", "compile", "share", "source", "load", "prepare", "check", "inspect", "rename", "judge"]
+Task = Literal[
+    "scan",
+    "probe",
+    "compile",
+    "share",
+    "source",
+    "load",
+    "prepare",
+    "check",
+    "inspect",
+    "rename",
+    "judge",
+    "pack",
+    "warm",
+]
 Role = Literal["model", "context", "weights", "ep-cache", "log", "prepared", "prepared-data"]
 Reason = Literal[
     "no-node",

@@ -15,13 +15,13 @@ from hatch_epctx.worker.dimensions import dimension_fault
 from hatch_epctx.worker.failure import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from onnx import ModelProto, ValueInfoProto
 
     from hatch_epctx.worker.protocol import Job, ScannedModel, ValueInfo
 
-__all__ = ["check_dimensions", "check_static", "set_input_shapes", "shape_fault"]
+__all__ = ["check_dimensions", "check_static", "fill_dimensions", "set_input_shapes", "shape_fault"]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 
@@ -110,6 +110,18 @@ def _set_shape(
 
 def _conflict(name: str, found: str, remedy: str) -> TaskError:
     return TaskError("shape-conflict", f"input {name!r} {found}", remedy=remedy)
+
+
+def fill_dimensions(values: Iterable[ValueInfoProto], names: Mapping[str, int], denotations: Mapping[str, int]) -> bool:
+    """Write the sizes of free dimensions into graph inputs or outputs; return whether anything changed."""
+    changed = False
+    for value in values:
+        for dim in value.type.tensor_type.shape.dim:
+            size = names.get(dim.dim_param, denotations.get(dim.denotation))
+            if size is not None and not (dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0):
+                dim.dim_value = size
+                changed = True
+    return changed
 
 
 def check_static(job: Job, scanned: ScannedModel, model: ModelProto, *, what: str = "") -> None:

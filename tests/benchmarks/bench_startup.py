@@ -7,7 +7,8 @@ onnxruntime and registered the EP, with files in the page cache and digests reme
 alternate between the ways, and the least time of each step counts, which other work on the machine disturbs least.
 "wheel": the package folder through `hatch_epctx.runtime`. "compile": the source model through `InferenceSession` with
 the same provider options, sizes and optimisation level as the build's. QNN runs in its x86 simulator here: its session
-creation is real, its inference is the simulator's.
+creation is real, its inference is the simulator's. "EP cache", OpenVINO alone: the variant with
+``ep-cache = true``, a source model and the EP's cache, at a second start.
 
 "look-up" is measured in one process after a warm-up: `package.lookup()` by itself, everything but the session; and
 `package.session()` against `InferenceSession(path)` with the same options, in turn.
@@ -49,6 +50,7 @@ OPTIONS = {
     "qnn": {"backend_type": "htp", "soc_model": "60"},
 }
 MODULES = {"openvino": "onnxruntime_ep_openvino", "qnn": "onnxruntime_qnn"}
+VARIANTS = {"wheel": "target", "cached": "cached"}
 NAMES = {"openvino": "OpenVINOExecutionProvider", "qnn": "QNNExecutionProvider"}
 
 
@@ -80,8 +82,8 @@ def measure(way: str, ep: str, model: str, place: str) -> dict[str, float]:
 
     assert hatch_epctx.runtime.package
     started = time.perf_counter()
-    if way == "wheel":
-        session = runtime.open(Path(place)).session("model", ep=ep, fallback="error")
+    if way != "compile":
+        session = runtime.open(Path(place)).session("model", variant=VARIANTS[way], fallback="error")
     else:
         session = compiling(ort, ep, model, Path(place))
     made = time.perf_counter()
@@ -155,7 +157,8 @@ def build(model: str, ep: str, folder: Path) -> tuple[Path, Path]:
     (project / "pyproject.toml").write_text(
         '[project]\nname = "acme"\nversion = "1"\n[tool.epctx]\npackage = "acme"\n'
         f'[tool.epctx.models.model]\nsource = "model.onnx"\n{MODELS[model].shapes}\n'
-        f"[tool.epctx.targets.target]\n{TARGETS[ep]}",  # type: ignore[index]
+        f"[tool.epctx.targets.target]\n{TARGETS[ep]}"  # type: ignore[index]
+        + (f"[tool.epctx.targets.cached]\nep-cache = true\n{TARGETS[ep]}" if ep == "openvino" else ""),  # type: ignore[index]
         encoding="utf-8",
     )
     loaded = load_project(project, environ=os.environ, state="wheel")
@@ -170,8 +173,11 @@ def row(model: str, ep: str, folder: Path, rounds: int) -> dict[str, Any]:
     package, source = build(model, ep, folder)
     time.sleep(2.1)  # younger files are not remembered
     places = {"wheel": str(package), "compile": str(source)}
-    child("wheel", ep, model, places["wheel"])
-    runs: dict[str, list[dict[str, float]]] = {"wheel": [], "compile": []}
+    if ep == "openvino":
+        places["cached"] = str(package)
+    for way in places.keys() - {"compile"}:
+        child(way, ep, model, str(package))
+    runs: dict[str, list[dict[str, float]]] = {way: [] for way in places}
     for _ in range(rounds):
         for way, place in places.items():
             runs[way].append(child(way, ep, model, place))
@@ -183,8 +189,16 @@ def row(model: str, ep: str, folder: Path, rounds: int) -> dict[str, Any]:
         **{f"{way} {step}": value for way, steps in least.items() for step, value in steps.items()},
         "session ratio": least["compile"]["session"] / least["wheel"]["session"],
         "ratio": total["compile"] / total["wheel"],
+        "cache ratio": total["compile"] / total["cached"] if "cached" in total else None,
         "look-up": child("overhead", ep, model, places["wheel"]),
     }
+
+
+def _cached(found: dict[str, Any]) -> str:
+    """Start of the source model with the EP's cache: session, first inference, and how that compares."""
+    if found["cache ratio"] is None:
+        return "-"
+    return f"{found['cached session'] * 1e3:.0f} + {found['cached first'] * 1e3:.0f} ms ({found['cache ratio']:.1f})"
 
 
 def main() -> None:
@@ -201,8 +215,11 @@ def main() -> None:
         return
     chosen = [name for name in MODELS if any(fnmatch.fnmatch(name, pattern) for pattern in given.models)]
     rows = []
-    print("| model | EP | wheel: session | first inference | compile: session | first inference | ratio | look-up |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| model | EP | wheel: session | first inference | compile: session | first inference | ratio "
+        "| EP cache | look-up |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         os.environ["EPCTX_CACHE_DIR"] = f"{name}/store"
         os.environ["XDG_CACHE_HOME"] = f"{name}/cache"
@@ -219,7 +236,7 @@ def main() -> None:
                     f"| {model} | {ep} | {found['wheel session'] * 1e3:.0f} ms | {found['wheel first'] * 1e3:.0f} ms | "
                     f"{found['compile session'] * 1e3:.0f} ms | {found['compile first'] * 1e3:.0f} ms | "
                     f"{found['ratio']:.1f} ({found['session ratio']:.1f}) | "
-                    f"{found['look-up']['lookup']:.2f} ms |",
+                    f"{_cached(found)} | {found['look-up']['lookup']:.2f} ms |",
                     flush=True,
                 )
     if given.json:

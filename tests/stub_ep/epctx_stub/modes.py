@@ -55,5 +55,12 @@ MODES = {
     "load-fallback": "compiles; loading ends up on another EP",
     "check-pass": "compiles and loads; the check against the CPU EP passes",
     "check-no-device": "compiles and loads; the check finds no device",
+    "cache": "opening writes k/entry.bin into the cache where it is not there yet",
+    "cache-none": "opening writes nothing into the cache",
+    "cache-again": "opening writes k/entry.bin into the cache each time",
+    "cache-link": "opening puts a link into the cache",
+    "cache-odd": "opening writes a file whose name is none on Windows into the cache",
+    "cache-deep": "opening writes a file ten folders down into the cache",
+    "cache-many": "opening writes 1025 files into the cache",
     "run-fail": "compiles and loads; the first inference fails",
 }

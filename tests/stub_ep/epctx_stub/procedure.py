@@ -30,7 +30,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             return {"format": FORMAT, **_compile(job)}
         if job["task"] == "share":
             return {"format": FORMAT, **_share(job)}
-        if job["task"] == "load":
+        if job["task"] in ("load", "warm"):
             return {"format": FORMAT, **_load(job)}
         if job["task"] == "check":
             return {"format": FORMAT, **_check(job)}
@@ -285,7 +285,28 @@ def _load(job: dict[str, Any]) -> dict[str, Any]:
         raise TaskError("fallback", f"ONNX Runtime opened the model on CPUExecutionProvider in place of {job['ep']}")
     if mode == "run-fail":
         raise TaskError("run-failed", f"{job['ep']} opens the model and fails at the first inference: as it was told")
+    if "cache_dir" in job["provider_options"]:
+        _cache(Path(job["provider_options"]["cache_dir"]), mode)
     return {"ok": True, "providers": [job["ep"], "CPUExecutionProvider"], "seconds": {}, "extra": {}}
+
+
+def _cache(folder: Path, mode: str) -> None:
+    """What the EP does with its cache while it opens a model."""
+    entry = folder / "k" / "entry.bin"
+    if mode == "cache-again" or (mode == "cache" and not entry.exists()):
+        entry.parent.mkdir(exist_ok=True)
+        entry.unlink(missing_ok=True)
+        entry.write_bytes(b"kernels")
+    if mode == "cache-link":
+        (folder / "link").symlink_to("/etc/hostname")
+    if mode == "cache-odd":
+        (folder / "a:b").write_bytes(b"kernels")
+    if mode == "cache-deep":
+        deep = folder.joinpath(*"abcdefghij")
+        deep.mkdir(parents=True)
+        (deep / "entry.bin").write_bytes(b"kernels")
+    for number in range(1025 if mode == "cache-many" else 0):
+        (folder / f"{number}.bin").write_bytes(b"kernels")
 
 
 def _check(job: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from epctx_stub.modes import MODES
+from hatch_epctx.epcache import EpCache
 from hatch_epctx.providers import Option, Provider, table
 
 OPTIONS = table(
@@ -26,6 +27,7 @@ STUB = Provider(
     devices=("cpu", "npu"),
     run_here=True,
     options=OPTIONS,
+    cache=EpCache(option="cache_dir", filled_by="compiled", holds="what it is told"),
     procedure="epctx_stub.procedure",
 )
 
