@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import pytest
+from frontend_support import front_end
 from models import MODELS
 from onnx import TensorProto, helper, numpy_helper
-from support import OPENVINO_TARGET, QNN_TARGET, epctx, save, small_model
+from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, epctx, save, small_model
 from worker_support import EPS, OPENVINO, QNN, compiled, put, refused
 
 from hatch_epctx.config import single_variant
@@ -185,6 +187,8 @@ def test_a_floor_is_a_share_of_nodes() -> None:
     with pytest.raises(CompileError) as caught:
         check_coverage(floor(0.91), facts)
     assert caught.value.reason == "low-coverage"
+    assert "takes 9 of 10 nodes (90.0%)" in str(caught.value)
+    assert "expected at least 91% (min-coverage)" in str(caught.value)
     with pytest.raises(CompileError, match="coverage was not measured"):
         check_coverage(floor(0.1), {"coverage": {}})
 
@@ -243,18 +247,24 @@ print(json.dumps(found))
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_a_partial_model_runs_without_its_source_and_its_external_weights(factory: Factory, tmp_path: Path) -> None:
+def test_a_partial_model_runs_from_its_wheel_without_its_source_and_its_external_weights(
+    factory: Factory, tmp_path: Path
+) -> None:
     tree = factory.project(OPENVINO_TARGET + QNN_ONE)
     source = save(partial_model(weights="table.bin"), tree.root / "models/detector.onnx")
     x = np.random.default_rng(3).standard_normal((1, 3, 8, 8)).astype(np.float32)
     import onnxruntime
 
     (expected,) = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    epctx("build", "--out", tmp_path / "out", "-q", cwd=tree.root)
+    wheel, site = front_end("backend", tree.root, out=tmp_path / "dist").wheel, tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, timeout=300)
     shutil.rmtree(tree.root)
     shutil.rmtree(tmp_path / "epctx-cache")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)])}
+    command = [sys.executable, "-c", RUN, "acme_vision"]
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path / "out")], capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

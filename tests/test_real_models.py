@@ -93,3 +93,15 @@ def test_the_cases_cover_what_they_must() -> None:
         assert len({case.model for case in CASES if case.ep == ep and not case.slow}) >= 12
     assert {case.model for case in CASES} == set(MODELS)
     assert len({case.id for case in CASES}) == len(CASES)
+
+
+def test_the_tables_of_the_documentation_hold_every_case() -> None:
+    """Measured by hand with tests/benchmarks/real_models.py; a new model or target needs its rows there."""
+    text = (Path(__file__).parent.parent / "docs/models.md").read_text(encoding="utf-8")
+    sections = text.partition("<!-- begin of the tables")[2].partition("<!-- end of the tables")[0].split("### ")[1:]
+    assert [section.splitlines()[0].split(",")[0] for section in sections] == ["OpenVINO on the CPU", "QNN", "QNN"]
+    for section, ep in zip(sections, ("openvino", "qnn", "qnn"), strict=True):
+        rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")][1:]
+        cases = [case for case in CASES if case.ep == ep]
+        assert rows == [case.model + (f", {case.optimization}" if case.optimization else "") for case in cases]
+        assert len({case.model for case in cases}) >= 12

@@ -64,7 +64,7 @@ def check_coverage(variant: Variant, facts: Mapping[str, Any]) -> None:
         f"{variant.provider.title} takes {taken} of {total} nodes ({taken / total:.1%}); left to the CPU: "
         f"{left_in_words(facts.get('left') or ())}",
         where=variant.name,
-        expected=f"at least {floor:.0%} (min-coverage)",
+        expected=f"at least {floor * 100:g}% (min-coverage)",
         remedy=f"Lower {place}, try another 'optimization' for the target or steps of 'prepare' for the model, or "
         "leave the model out of this target.",
         reason="low-coverage",
