@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support import epctx, save, small_model
+from support import STUB_TARGET, epctx, save, small_model
 
 from hatch_epctx.wheelfile import check_wheel
 
@@ -53,14 +53,24 @@ class Sample:
         """Package folder in the wheel."""
         return f"{self.package.replace('.', '/')}/_epctx/"
 
-    def copy(self, to: Path) -> Path:
-        """A checkout below the new folder `to`, with its model; returns the project's own folder."""
+    def copy(self, to: Path, *, target: str = "") -> Path:
+        """A checkout below the new folder `to`, with its model; returns the project's own folder.
+
+        Args:
+            to: the folder.
+            target: TOML that takes the place of the stub's table.
+        """
         top = PACKAGES / self.path.partition("/")[0]
         # Several samples may share one checkout: both projects of the monorepo do.
         if not to.exists():
             shutil.copytree(top, to, ignore=shutil.ignore_patterns(*LEAVINGS, "*.egg-info"))
         root = to / self.path.partition("/")[2] if "/" in self.path else to
         place = root / self.model
+        if target:
+            pyproject = root / "pyproject.toml"
+            text = pyproject.read_text(encoding="utf-8")
+            assert text.count(STUB_TARGET) == 1
+            pyproject.write_text(text.replace(STUB_TARGET, target), encoding="utf-8")
         if not self.linked:
             save(small_model(weights="detector.data" if len(self.sources) > 1 else None), place)
             return root
@@ -88,8 +98,10 @@ SAMPLES = (
         generated=("generated/detector.onnx",),
     ),
     Sample(path="gitignore-above/project"),
+    Sample(path="gitignore-above/second", package="acme_second", module="acme_second/__init__.py"),
     Sample(path="hatch-links", linked="blobs"),
     Sample(path="hatch-custom-target"),
+    Sample(path="hatch-custom-global"),
     Sample(path="hatch-companions"),
     Sample(
         path="monorepo/one",

@@ -140,7 +140,7 @@ def test_isolated_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_the_installed_wheel_agrees_with_the_cpu_ep(factory: Factory, tmp_path: Path) -> None:
+def test_case_35_the_installed_and_moved_wheel_agrees_with_the_cpu_ep(factory: Factory, tmp_path: Path) -> None:
     tree = factory.project("")
     tree.write(f"{MODEL}{SHIPPED}{OPENVINO_TARGET}{QNN_TARGET}")
     tree.model("detector", weights="detector.data")
@@ -193,7 +193,7 @@ def compare(site: Path, source: Path, *, cwd: Path) -> Any:
 
 
 @pytest.mark.ep_openvino
-def test_an_editable_install_follows_epctx_build(factory: Factory, tmp_path: Path) -> None:
+def test_case_31_an_editable_install_follows_epctx_build(factory: Factory, tmp_path: Path) -> None:
     """Source modules win; the artifacts lie in the cache; `epctx build` refreshes them, importing does not."""
     tree = factory.project("")
     tree.write(f"{MODEL}{OPENVINO_TARGET}")
@@ -314,7 +314,7 @@ def test_targets_models_jobs_and_log(factory: Factory, tmp_path: Path) -> None:
     assert "epctx: store " in build(LOG="debug")[1]
 
 
-def test_leavings_in_the_source_tree_do_not_travel(factory: Factory, tmp_path: Path) -> None:
+def test_case_32_leavings_in_the_source_tree_do_not_travel(factory: Factory, tmp_path: Path) -> None:
     """Whatever selects them: by default, by `artifacts`, or together with a skipped build."""
     tree = stub_project(factory)
     expected = package_files(front_end("backend", tree.root, out=tmp_path / "clean").wheel)
@@ -338,7 +338,7 @@ def test_leavings_in_the_source_tree_do_not_travel(factory: Factory, tmp_path: P
         assert package_files(skipped.wheel) == set()
 
 
-def test_a_renamed_target_leaves_nothing_behind(factory: Factory, tmp_path: Path) -> None:
+def test_case_34_a_renamed_target_leaves_nothing_behind(factory: Factory, tmp_path: Path) -> None:
     tree = stub_project(factory)
     out = tmp_path / "dist"
     before = package_files(front_end("backend", tree.root, out=out).wheel)

@@ -84,6 +84,17 @@ def test_metadata_and_requirements_start_nothing(name: str, tmp_path: Path) -> N
     assert not Path(os.environ["EPCTX_CACHE_DIR"]).exists()
 
 
+def test_pip_and_hatchling_build_once_for_metadata_and_wheel(hatch_project: Path, tmp_path: Path) -> None:
+    workers = Workers(tmp_path)
+    built = front_end("pip", hatch_project, out=tmp_path / "dist", env=workers.env)
+    assert workers.new().count("compile") == 1
+    preparing, compiled, building = (
+        built.output.index(text) for text in ("Preparing metadata", "detector.stub: compiled", "Building wheel for")
+    )
+    assert preparing < compiled < building
+    assert variants(held(built.wheel, "acme_vision/_epctx/")) == ["stub"]
+
+
 def requires(root: Path, backend: str, hook: str = "wheel", **settings: str) -> str:
     code = (
         "import sys, importlib, json\n"

@@ -1,8 +1,7 @@
 """Small real projects, built by every front end: the payload is complete and the same, and the tree stays as it was.
 
-By default each project is built by one front end; --slow builds all by all. The cases that the tests stand for are
-those of the project's list: 28 (ignored files), 29 (platforms), 30 (sdists), 31 (editable installs), 32 (artifacts in
-the source tree), 34 (renamed targets), 35 (moved trees; also in test_hatch).
+By default each project is built by one front end; --slow builds all by all. What tools of this kind got wrong has its
+number from the project's list of cases in the test's name; see also test_hatch, and test_wheelfile for large binaries.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from pathlib import Path
 import pytest
 from frontend_support import NAMES, Workers, environment_like_this_one, front_end, run_front_end
 from packages_support import BY_NAME, SAMPLES, Sample, expected, held, sdist_files, tree_of, variants
-from support import REPOSITORY, epctx
+from packaging.utils import parse_wheel_filename
+from support import OPENVINO_TARGET, REPOSITORY, Factory, epctx
 
 from hatch_epctx.runtime import open as open_package
 from hatch_epctx.runtime.verify import verify_files
@@ -97,7 +97,9 @@ def editable_cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("sample", "mode"), editable_cases())
-def test_editable_installs(sample: Sample, mode: str, tmp_path: Path) -> None:
+def test_case_31_in_an_editable_install_source_modules_win_and_artifacts_are_found(
+    sample: Sample, mode: str, tmp_path: Path
+) -> None:
     """Source modules win, the look-up finds the artifacts, and nothing is written into the source tree."""
     root = sample.copy(tmp_path / "checkout")
     before = tree_of(root)
@@ -121,37 +123,47 @@ def test_editable_installs(sample: Sample, mode: str, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected(root, tmp_path / "folder")
 
 
-def test_ignored_files_are_in_the_direct_wheel_and_in_the_one_from_the_sdist(tmp_path: Path) -> None:
-    """Case 28."""
-    for name in ("hatch-generated", "gitignore-above/project", "setuptools-setup-py"):
-        sample = BY_NAME[name]
-        env = {"SOURCE_DATE_EPOCH": "1700000000"}
-        wheels = []
-        for front in ("pip", "uv"):
-            root = sample.copy(tmp_path / name / front)
-            wheels.append(front_end(front, root, out=tmp_path / name / f"dist-{front}", env=env).wheel)
-        assert held(wheels[0], sample.folder) == held(wheels[1], sample.folder) != {}
-        assert wheels[0].read_bytes() == wheels[1].read_bytes()
+IGNORED = ("hatch-generated", "gitignore-above/project", "gitignore-above/second", "setuptools-setup-py")
 
 
-def test_an_sdist_compiles_nothing_and_its_wheel_hits(tmp_path: Path) -> None:
-    """Case 30, for setuptools; test_hatch has it for hatchling."""
-    sample = BY_NAME["setuptools-src"]
+@pytest.mark.ep_openvino
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "second" in name else ()) for name in IGNORED]
+)
+def test_case_28_ignored_files_are_in_the_direct_wheel_and_in_the_one_from_the_sdist(name: str, tmp_path: Path) -> None:
+    sample = BY_NAME[name]
+    env = {"SOURCE_DATE_EPOCH": "1700000000"}
+    wheels = []
+    for front in ("pip", "uv"):
+        root = sample.copy(tmp_path / front, target=OPENVINO_TARGET)
+        wheels.append(front_end(front, root, out=tmp_path / f"dist-{front}", env=env).wheel)
+    found = held(wheels[0], sample.folder)
+    assert {"manifest.json", "detector.intel-cpu_ctx.onnx"} <= found.keys()
+    assert len(found) == 3
+    assert held(wheels[1], sample.folder) == found
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+
+
+@pytest.mark.ep_openvino
+@pytest.mark.parametrize("name", ["setuptools-src", "hatch-src"])
+def test_case_30_an_sdist_compiles_nothing_and_its_wheel_hits(name: str, tmp_path: Path) -> None:
+    sample = BY_NAME[name]
     workers = Workers(tmp_path)
     env = {**workers.env, "EPCTX_CACHE_DIR": str(tmp_path / "store")}
     sdist = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", str(tmp_path / "sdist")]
-    root = sample.copy(tmp_path / "one")
+    root = sample.copy(tmp_path / "one", target=OPENVINO_TARGET)
     built = run_front_end(sdist, root, out=tmp_path / "sdist", env=env)
     check_sdist(sample, built.sdists[0])
     assert workers.new() == ["scan"], "the model is read for its external data"
     front_end("build", root, out=tmp_path / "both", env=env)
     assert workers.new().count("compile") == 1
-    front_end("uv", sample.copy(tmp_path / "elsewhere"), out=tmp_path / "again", env=env)
+    elsewhere = sample.copy(tmp_path / "elsewhere", target=OPENVINO_TARGET)
+    front_end("uv", elsewhere, out=tmp_path / "again", env=env)
     assert workers.new() == []
 
 
-def test_leavings_are_one_entry_and_a_renamed_target_is_gone(tmp_path: Path) -> None:
-    """Cases 32 and 34, for setuptools, which keeps its build folder; test_hatch has them for hatchling."""
+def test_case_32_and_34_leavings_are_one_entry_and_a_renamed_target_is_gone(tmp_path: Path) -> None:
+    """For setuptools, which keeps its build folder; test_hatch has them for hatchling."""
     sample = BY_NAME["setuptools-flat"]
     root = sample.copy(tmp_path / "checkout")
     pyproject = root / "pyproject.toml"
@@ -179,8 +191,7 @@ def test_leavings_are_one_entry_and_a_renamed_target_is_gone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["hatch-platforms", "setuptools-platforms"])
-def test_the_tag_follows_the_selected_targets(name: str, tmp_path: Path) -> None:
-    """Case 29."""
+def test_case_29_the_tag_follows_the_selected_targets(name: str, tmp_path: Path) -> None:
     sample = BY_NAME[name]
     root = sample.copy(tmp_path / "checkout")
     cases = {"": "any", "windows": "win_arm64", "linux": "manylinux_2_28_x86_64", "windows anywhere": "any"}
@@ -208,8 +219,9 @@ def test_the_same_bytes_whatever_builds(tmp_path: Path) -> None:
     assert folders[0] == folders[1]
 
 
-def test_the_custom_target_is_left_alone(tmp_path: Path) -> None:
-    sample = BY_NAME["hatch-custom-target"]
+@pytest.mark.parametrize("name", ["hatch-custom-target", "hatch-custom-global"])
+def test_the_custom_target_is_left_alone(name: str, tmp_path: Path) -> None:
+    sample = BY_NAME[name]
     root = sample.copy(tmp_path / "checkout")
     workers = Workers(tmp_path)
     command = [sys.executable, "-m", "hatch", "build", "-t", "custom", str(tmp_path / "dist")]
@@ -218,8 +230,7 @@ def test_the_custom_target_is_left_alone(tmp_path: Path) -> None:
     assert workers.new() == []
 
 
-def test_installed_trees_verify_wherever_they_are_moved(tmp_path: Path) -> None:
-    """Case 35."""
+def test_case_35_installed_trees_verify_wherever_they_are_moved(tmp_path: Path) -> None:
     sample = BY_NAME["monorepo/two"]
     wheel = front_end("pip", sample.copy(tmp_path / "checkout"), out=tmp_path / "dist").wheel
     site = tmp_path / "site"
@@ -230,6 +241,26 @@ def test_installed_trees_verify_wherever_they_are_moved(tmp_path: Path) -> None:
     package = open_package(moved / "acme_two")
     assert package.models == ("detector",)
     verify_files(package.path, package.manifest.artifacts(), "always")
+
+
+@pytest.mark.ep_openvino
+@pytest.mark.ep_qnn
+def test_case_29_a_target_of_real_hardware_gives_its_platform_to_the_wheel(factory: Factory, tmp_path: Path) -> None:
+    """A compile for Snapdragon under Windows and one for the CPU under Linux; each is installed where it belongs."""
+    snapdragon = '[tool.epctx.targets.laptop]\nep = "qnn"\nplatform = "win_arm64"\n'
+    snapdragon += 'provider-options = { backend_type = "htp", soc_model = "60" }\n'
+    tree = factory.project(f'{OPENVINO_TARGET}platform = "manylinux_2_28_x86_64"\n{snapdragon}')
+    cases = {"laptop": ("win_arm64", "false"), "intel-cpu": ("manylinux_2_28_x86_64", "false"), "*": ("any", "true")}
+    for targets, (platform, pure) in cases.items():
+        built = front_end("backend", tree.root, out=tmp_path / platform, env={"EPCTX_TARGETS": targets})
+        tags = parse_wheel_filename(built.wheel.name)[3]
+        assert {(tag.abi, tag.platform) for tag in tags} == {("none", platform)}
+        with zipfile.ZipFile(built.wheel) as archive:
+            lines = archive.read("acme_vision-1.2.3.dist-info/WHEEL").decode().splitlines()
+        assert f"Tag: py3-none-{platform}" in lines
+        assert f"Root-Is-Purelib: {pure}" in lines
+        selected = ["intel-cpu", "laptop"] if targets == "*" else [targets]
+        assert variants(held(built.wheel, "acme_vision/_epctx/")) == selected
 
 
 @pytest.mark.parametrize("name", ["hatch-platforms", "setuptools-platforms"])

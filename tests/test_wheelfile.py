@@ -182,7 +182,7 @@ def test_same_input_same_bytes_whatever_order_times_and_modes(tmp_path: Path) ->
     assert len(set(wheels)) == 1
 
 
-def test_artifact_already_in_the_package_gives_one_entry_and_one_row(tmp_path: Path) -> None:
+def test_case_32_an_artifact_already_in_the_package_gives_one_entry_and_one_row(tmp_path: Path) -> None:
     name = f"{FOLDER}/manifest.json"
     wheel = backend_wheel(tmp_path, {name: b"old and longer", "acme_vision/z.py": b""})
     add_files(wheel, [Entry(name=name, source=b"new")])
@@ -936,7 +936,7 @@ def test_a_damaged_wheel_is_reported_or_reads_the_same(tmp_path: Path, data: st.
 
 
 @pytest.mark.slow
-def test_a_binary_above_four_gigabytes(tmp_path: Path) -> None:
+def test_case_33_a_binary_above_four_gigabytes(tmp_path: Path) -> None:
     wheel = backend_wheel(tmp_path)
     source = tmp_path / "blob"
     with source.open("wb") as stream:
