@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,3 +195,38 @@ def epctx(
     if check:
         assert run.code == 0, run.err + run.out
     return run
+
+
+EPS = ("onnxruntime_ep_openvino", "onnxruntime_qnn", "onnxruntime-ep-openvino", "onnxruntime-qnn")
+"""Heads of what the EPs' distributions install."""
+
+
+def environment_without_eps(folder: Path, *, changed: dict[str, str] | None = None) -> Path:
+    """The interpreter of a new environment with links to everything that this one has, but the EPs.
+
+    Args:
+        folder: where to make it.
+        changed: packages, those of EPs too, that get a further file of this content: other libraries than here.
+    """
+    venv.create(folder, symlinks=True)
+    names = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", "venv", names))
+    own = Path(sysconfig.get_path("purelib"))
+    for path in own.iterdir():
+        if path.name in (changed or {}):
+            (site / path.name).mkdir()
+            for inner in path.iterdir():
+                (site / path.name / inner.name).symlink_to(inner)
+            (site / path.name / "further.bin").write_text((changed or {})[path.name])
+        elif not path.name.startswith(EPS) or _belongs(path.name, changed or {}):
+            (site / path.name).symlink_to(path)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    program = folder / "bin" / "epctx"
+    program.write_text(f'#!/bin/sh\nexec {python} -m hatch_epctx "$@"\n')
+    program.chmod(0o755)
+    return python
+
+
+def _belongs(name: str, packages: dict[str, str]) -> bool:
+    """Whether an entry of site-packages is metadata or libraries of one of `packages`."""
+    return any(name.replace("-", "_").startswith(package) for package in packages)

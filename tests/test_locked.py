@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from frontend_support import Built, front_end, package_files, run_front_end
-from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, STUB_TARGET, Factory, Run, Tree, epctx, save, small_model
+from support import (
+    OPENVINO_TARGET,
+    QNN_TARGET,
+    REPOSITORY,
+    STUB_TARGET,
+    Factory,
+    Run,
+    Tree,
+    environment_without_eps,
+    epctx,
+    save,
+    small_model,
+)
 
 from hatch_epctx.cli import main
 from hatch_epctx.config import load_project
@@ -33,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STUB = Path(__file__).parent / "stub_ep"
-EPS = ("onnxruntime_ep_openvino", "onnxruntime_qnn", "onnxruntime-ep-openvino", "onnxruntime-qnn")
-"""Heads of what the EPs' distributions install."""
 
 
 def locked(tree: Tree, *arguments: str, check: bool = True, **env: str) -> Run:
@@ -505,18 +514,7 @@ def test_what_is_in_the_store_as_it_was_locked_needs_no_ep(tree: Tree, original:
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
     """The interpreter of an environment with everything that these tests run in, but the EPs."""
-    folder = tmp_path / "bare"
-    venv.create(folder, symlinks=True)
-    python = folder / "bin" / "python"
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
-    own = Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
-    for path in own.iterdir():
-        if not path.name.startswith(EPS):
-            (site / path.name).symlink_to(path)
-    code = "import onnxruntime_ep_openvino"
-    assert subprocess.run([python, "-c", code], capture_output=True, check=False).returncode
-    return python
+    return environment_without_eps(tmp_path / "bare")
 
 
 def wheel_with(python: Path, tree: Tree, out: Path, *, check: bool = True, **env: str) -> Built:
