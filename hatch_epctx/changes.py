@@ -10,12 +10,12 @@ document names it, so that nothing is left out.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import rfc8785
 
+from hatch_epctx.files import parse_json
 from hatch_epctx.identity import Change, diff
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _json(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, str) or not value.startswith("{"):
         return None
     try:
-        parsed = json.loads(value)
+        parsed = parse_json(value.encode())
     except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None

@@ -95,6 +95,15 @@ def test_one_field_is_one_line(path: tuple[str | int, ...], value: Any, words: s
     assert in_words(document(), changed) == (words,)
 
 
+def test_an_option_of_bottomless_json_is_told_as_text() -> None:
+    """A document of the store or of epctx.lock may hold any text."""
+    changed = deepcopy(document())
+    changed["target"]["provider-options"]["load_config"] = '{"a":' * 100_000 + "1" + "}" * 100_000
+    (words,) = in_words(document(), changed)
+    assert words.startswith("provider option load_config")
+    assert len(words) < 1000
+
+
 def test_a_library_is_one_line_whatever_of_it_changed() -> None:
     changed = document()
     changed["toolchain"]["ep"] |= {"version": "1.8.1", "digest": "0" * 64}

@@ -163,6 +163,16 @@ def test_a_file_that_is_no_npz(tmp_path: Path, content: bytes) -> None:
         read_samples(tmp_path / "a.npz", [X])
 
 
+def test_a_compressed_npz_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.arange(1000, dtype=F32))
+    data = bytearray(path.read_bytes())
+    data[60:120] = b"\xff" * 60
+    path.write_bytes(data)
+    with pytest.raises(TaskError, match="cannot be read"):
+        read_samples(path, [X])
+
+
 def test_an_array_of_objects_is_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([print], dtype=object))
     with pytest.raises(TaskError, match="cannot be read"):

@@ -15,6 +15,7 @@ from hatch_epctx import collect as collecting
 from hatch_epctx.collect import Limits, Root, after_build, clear, collect, look, pin, read_roots, unpin
 from hatch_epctx.collect.automatic import SECONDS
 from hatch_epctx.collect.expiry import FACTS_AGE, STAT_AGE, TEMP_AGE
+from hatch_epctx.collect.inventory import Inventory
 from hatch_epctx.collect.usage import remember_size, remembered_size
 from hatch_epctx.errors import StoreError
 from hatch_epctx.files import touch
@@ -121,7 +122,7 @@ def test_by_age_what_was_not_used_for_long_goes(store: Store) -> None:
     assert [why for _, why in done.removed] == ["age"]
 
 
-def test_names_that_share_a_prefix_never_evict_each_other(store: Store) -> None:
+def test_case_24_names_that_share_a_prefix_never_evict_each_other(store: Store) -> None:
     """Identities are compared whole, shards are by their first digits."""
     first = identity_of("model")
     twin = first[:-1] + ("0" if first[-1] != "0" else "1")
@@ -168,7 +169,7 @@ def test_one_generation_of_several_identities_is_counted_once_and_goes_as_one(st
     spotless(store, generations=1)
 
 
-def test_what_is_leased_stays_and_goes_when_the_process_is_dead(store: Store) -> None:
+def test_case_24_what_is_leased_stays_and_goes_when_the_process_is_dead(store: Store) -> None:
     with support.Child("publish", store.root, "held", "yes") as child:
         fill(store, "a", "b")
         done = collect(store, NOTHING)
@@ -502,7 +503,7 @@ def test_a_store_on_a_network_file_system_is_left_alone(store: Store, monkeypatc
     assert (len(done.removed), done.staging) == (1, 1)
 
 
-def test_a_read_only_store_is_not_collected() -> None:
+def test_case_25_a_read_only_store_is_not_collected() -> None:
     with support.open_folder() as folder:
         root = folder / "cache"
         support.unprivileged("build", root, "m", folder / "log")
@@ -567,6 +568,34 @@ def test_after_a_build_time_is_bounded_and_another_build_goes_on(store: Store, m
     assert done is not None
     assert done.finished
     spotless(store, generations=0)
+
+
+def test_a_store_too_large_to_be_surveyed_is_kept_within_its_size_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow disk or huge store: the least recently used go by what is believed of its size; pins and leases hold."""
+    one = fill(store, *map(str, range(10)))
+    pin(store, Root(name=identity_of("0"), identity=identity_of("0")))
+    assert after_build(store, EVERYTHING, grown=0, say=lambda _: None) is not None
+    leased = store.find(identity_of("1"))
+    assert isinstance(leased, Generation)
+    for name, hours in (("0", 20), ("1", 19)):
+        touch(store.layout.marker(identity_of(name)), time.time() - 3600 * hours)
+    unfinished = Inventory(items=(), dangling=(), unreadable=(), finished=False)
+    monkeypatch.setattr(collecting.collecting, "survey", lambda *_args, **_kwargs: unfinished)
+    said: list[str] = []
+    with leased:
+        done = after_build(store, Limits(max_size=9 * one), grown=0, say=said.append)
+    assert done is not None
+    assert not done.finished
+    assert [item.identities for item, _ in done.removed] == [(identity_of("2"),), (identity_of("3"),)]
+    assert [item.identities for item in done.busy] == [(identity_of("1"),)]
+    assert remembered_size(store) == (8 * one, 0.0)
+    assert said[0].startswith("collected 2 generations, ")
+    assert after_build(store, Limits(max_size=9 * one), grown=0, say=said.append) is not None
+    assert "run 'epctx cache collect'" in said[-1]
+    monkeypatch.undo()
+    spotless(store, generations=8)
 
 
 def test_after_a_build_what_it_uses_stays_and_the_user_hears_of_a_limit_too_small(store: Store) -> None:

@@ -53,7 +53,7 @@ def sound(store: Store, *names: str) -> None:
 
 
 @pytest.mark.parametrize("point", [*COLLECT, "collect-moved@2", "collect-unmarked@2", "sweep-before@2"])
-def test_a_collection_killed_anywhere_is_finished_by_the_next(store: Store, point: str) -> None:
+def test_case_26_a_collection_killed_anywhere_is_finished_by_the_next(store: Store, point: str) -> None:
     for name in ("a", "b"):
         build(store, identity_of(name)).close()
     compile_into(store, identity_of("b"), salt="again").close()
@@ -82,7 +82,7 @@ def test_a_pin_killed_anywhere_is_there_or_not(store: Store, point: str) -> None
 
 
 @pytest.mark.parametrize("point", WHOLE_BUILD)
-def test_a_whole_build_killed_anywhere(factory: Factory, tmp_path: Path, point: str) -> None:
+def test_case_26_a_whole_build_killed_anywhere(factory: Factory, tmp_path: Path, point: str) -> None:
     """The pipeline with its real worker processes; the model has external data, so that a snapshot has two files."""
     tree = factory.project(STUB_TARGET)
     tree.model(weights="detector.data")

@@ -112,7 +112,9 @@ VARIANT = (*VARIANTS, "t", "executor_info")
     ],
     ids=["name", "marker", "manifest-artifact", "manifest-model", "variant", "component"],
 )
-def test_no_reader_takes_a_hostile_name(kind: str, read: Callable[[str], None], refusal: type[Exception]) -> None:
+def test_case_36_no_reader_takes_a_hostile_name(
+    kind: str, read: Callable[[str], None], refusal: type[Exception]
+) -> None:
     with pytest.raises(refusal) as caught:
         read(NAMES[kind])
     assert len(str(caught.value)) < 2000
@@ -151,7 +153,7 @@ def _replaced(data: bytes, old: bytes, new: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", sorted(OUTSIDE))
-def test_no_model_reads_external_data_outside_its_folder(tmp_path: Path, kind: str) -> None:
+def test_case_36_no_model_reads_external_data_outside_its_folder(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(_with_location(NAMES[kind]))
     with pytest.raises(TaskError) as caught:
@@ -163,7 +165,7 @@ def test_no_model_reads_external_data_outside_its_folder(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", sorted(OUTSIDE - {"empty"}))
-def test_no_compiled_model_refers_outside_its_folder(tmp_path: Path, kind: str) -> None:
+def test_case_36_no_compiled_model_refers_outside_its_folder(tmp_path: Path, kind: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
     outside = tmp_path / "x"
@@ -180,7 +182,7 @@ def test_no_compiled_model_refers_outside_its_folder(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "device"])
-def test_no_compiled_model_refers_to_what_is_no_file(tmp_path: Path, kind: str) -> None:
+def test_case_36_no_compiled_model_refers_to_what_is_no_file(tmp_path: Path, kind: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
     path = job / "a.bin"
@@ -204,10 +206,10 @@ def test_no_compiled_model_refers_to_what_is_no_file(tmp_path: Path, kind: str) 
 @pytest.mark.parametrize(
     ("location", "normal"), [("a/../b", "b"), ("./b", "b"), ("a/./b", "a/b"), ("a//b", "a/b"), ("a/b/../../c", "c")]
 )
-def test_a_contained_location_with_dots_means_the_same_file_to_everybody(
+def test_case_36_a_contained_location_with_dots_means_the_same_file_to_everybody(
     tmp_path: Path, location: str, normal: str
 ) -> None:
-    """Case 36: read as text, before any link is followed; a flat name it is not."""
+    """Read as text, before any link is followed; a flat name it is not."""
     assert check_location(location).as_posix() == normal
     assert not contained(location)
     path = tmp_path / "model.onnx"

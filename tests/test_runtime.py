@@ -139,7 +139,7 @@ def test_the_tree_can_be_moved_and_the_cwd_is_anywhere(tmp_path: Path, monkeypat
 
 
 @pytest.mark.ep_openvino
-def test_a_read_only_install_is_left_alone(tmp_path: Path) -> None:
+def test_case_25_a_read_only_install_is_left_alone(tmp_path: Path) -> None:
     folder = install(tmp_path / "site", openvino(), cpu()) / "_epctx"
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     for path in (*folder.iterdir(), folder):

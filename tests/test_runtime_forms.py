@@ -127,6 +127,33 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path, zipped: Path, how: str) -
     check(runtime.open(archive).session("detector", ep="cpu"), CPU)
 
 
+@pytest.mark.parametrize("how", ["directory", "manifest", "header"])
+def test_an_archive_that_is_damaged_elsewhere_is_an_error_too(
+    tmp_path: Path, zipped: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by fuzzing. On the import path it is passed over, as Python does."""
+    data = bytearray(zipped.read_bytes())
+    with zipfile.ZipFile(zipped) as archive:
+        info = archive.getinfo("acme_vision/_epctx/manifest.json")
+    if how == "directory":
+        data[data.rindex(b"PK\x01\x02")] ^= 1
+    elif how == "manifest":
+        start = info.header_offset + 30 + len(info.filename)
+        data[start : start + 8] = b"\xff" * 8
+    else:
+        data[info.header_offset] ^= 1
+    zipped.write_bytes(data)
+    with pytest.raises(VerificationError) as caught:
+        runtime.open(zipped)
+    assert caught.value.reason == "unreadable"
+    named = tmp_path / "acme_sound_epctx_phone.zip"
+    shutil.copy(zipped, named)
+    install(tmp_path / "other", cpu(), package="acme_sound")
+    monkeypatch.syspath_prepend(named)
+    monkeypatch.syspath_prepend(tmp_path / "other")
+    check(runtime.open("acme_sound").session("detector"), CPU)
+
+
 def _openvino_size() -> int:
     return openvino().files[1].size
 

@@ -132,7 +132,7 @@ def test_a_young_file_is_not_remembered(folder: Path, monkeypatch: pytest.Monkey
     assert records() == []
 
 
-def test_records_lie_in_a_private_folder_and_nothing_beside_the_package(folder: Path, tmp_path: Path) -> None:
+def test_case_25_records_lie_in_a_private_folder_and_nothing_beside_the_package(folder: Path, tmp_path: Path) -> None:
     verify_files(folder, [artifact()], "once")
     where = record_folder()
     assert where == tmp_path / "user-cache" / "hatch-epctx" / "verified"

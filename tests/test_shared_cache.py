@@ -35,7 +35,7 @@ def host(folder: Path, driver: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def test_two_hosts_with_different_drivers_share_a_cache_and_no_result(factory: Factory, tmp_path: Path) -> None:
+def test_case_27_two_hosts_with_different_drivers_share_a_cache_and_no_result(factory: Factory, tmp_path: Path) -> None:
     tree = factory.project(NPU_TARGET)
     old, new = host(tmp_path / "old", "1.0"), host(tmp_path / "new", "2.0")
     seen = []
@@ -46,7 +46,7 @@ def test_two_hosts_with_different_drivers_share_a_cache_and_no_result(factory: F
     assert seen[0][0] == seen[2][0] != seen[1][0] == seen[3][0]
 
 
-def test_an_entry_that_a_cache_gives_for_another_identity_is_refused(tmp_path: Path) -> None:
+def test_case_27_an_entry_that_a_cache_gives_for_another_identity_is_refused(tmp_path: Path) -> None:
     entry = make_entry(tmp_path / "a", {"model_ctx.onnx": 10})
     listed = [(name, Blob(digest, size)) for name, _, digest, size in entry.artifacts]
     check_record(entry.record, entry.identity, listed)
@@ -75,7 +75,9 @@ def test_a_builder_does_not_wait_for_ever(factory: Factory, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("loss", ["generation", "file"])
-def test_a_loss_between_the_hit_and_the_wheel_is_an_error_in_words(factory: Factory, tmp_path: Path, loss: str) -> None:
+def test_case_22_a_loss_between_the_hit_and_the_wheel_is_an_error_in_words(
+    factory: Factory, tmp_path: Path, loss: str
+) -> None:
     """As on a network file system, where another host may collect what this one has leased."""
     tree = factory.project(STUB_TARGET)
     with _pipeline(tree, tmp_path / "cache").build() as built:

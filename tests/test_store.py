@@ -85,7 +85,7 @@ def test_a_copied_store_with_fresh_times_still_hits(store: Store, tmp_path: Path
         check(found, IDENTITY)
 
 
-def test_the_whole_store_may_vanish_meanwhile(store: Store, tmp_path: Path) -> None:
+def test_case_22_the_whole_store_may_vanish_meanwhile(store: Store, tmp_path: Path) -> None:
     compile_into(store, IDENTITY).close()
     store.root.rename(tmp_path / "gone")
     assert miss(store.find(IDENTITY)) == "absent"
@@ -245,7 +245,7 @@ def test_a_staging_folder_goes_with_an_error_too(store: Store) -> None:
     assert left_over(store) == {"staging": [], "leases": [], "generations": [], "temporary": []}
 
 
-def test_a_disk_that_fills_up_while_compiling_is_the_stores_error(store: Store) -> None:
+def test_case_23_a_disk_that_fills_up_while_compiling_is_the_stores_error(store: Store) -> None:
     with pytest.raises(StoreError) as caught, store.staging():
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.reason == "disk-full"
@@ -355,7 +355,7 @@ def test_a_cache_folder_that_others_could_change_is_refused(store: Store, place:
     assert caught.value.remedy
 
 
-def test_a_read_only_store_gives_hits_and_compiles_elsewhere() -> None:
+def test_case_25_a_read_only_store_gives_hits_and_compiles_elsewhere() -> None:
     with support.open_folder() as folder:
         root = folder / "cache"
         support.unprivileged("build", root, "m", folder / "log")
@@ -401,7 +401,7 @@ needs_mounts = pytest.mark.skipif(not _mounts(), reason="may not mount file syst
 
 
 @needs_mounts
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_case_23_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     child = " ".join(support.command_line("full_disk", tmp_path / "small"))
     done = _on_tmpfs(child, "1m", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -409,7 +409,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @needs_mounts
-def test_a_read_only_file_system_gives_hits(tmp_path: Path) -> None:
+def test_case_25_a_read_only_file_system_gives_hits(tmp_path: Path) -> None:
     root = tmp_path / "small" / "cache"
     fill = " ".join(support.command_line("build", root, "m", tmp_path / "log"))
     child = " ".join(support.command_line("read_only", root, "m"))

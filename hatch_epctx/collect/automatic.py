@@ -44,7 +44,8 @@ def after_build(store: Store, limits: Limits, *, grown: int, say: Callable[[str]
     try:
         if store.read_only or store.layout.on_network or not _is_due(store, limits, grown):
             return None
-        done = collect(store, limits, seconds=SECONDS, headroom=_HEADROOM)
+        known, _ = remembered_size(store) or (0, 0.0)
+        done = collect(store, limits, seconds=SECONDS, headroom=_HEADROOM, known=known + grown)
     except (OSError, StoreError) as error:
         if not (isinstance(error, StoreError) and error.reason == "lock-timeout"):  # another build collects
             say(f"warning: the store was not collected: {error}")
@@ -77,7 +78,7 @@ def _tell(done: Collected, limits: Limits, say: Callable[[str], None]) -> None:
             " all of it is in use or pinned"
         )
     elif not done.finished and not done.removed:
-        say("warning: the store is too large to be collected after a build: run 'epctx cache collect'")
+        say("warning: the store is too large to be looked through after a build: run 'epctx cache collect'")
 
 
 def _size(count: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from hatch_epctx.collect.expiry import expire, settle
-from hatch_epctx.collect.inventory import survey
+from hatch_epctx.collect.inventory import least_recent, survey
 from hatch_epctx.collect.limits import Deadline
 from hatch_epctx.collect.removing import Remover
 from hatch_epctx.collect.roots import LAST, pins, read_roots
@@ -65,6 +65,7 @@ def collect(
     *,
     seconds: float | None = None,
     headroom: float = 0.0,
+    known: int = 0,
     dry_run: bool = False,
     alone: bool = False,
     on_wait: Callable[[str], None] | None = None,
@@ -76,6 +77,8 @@ def collect(
         limits: what it may keep. What is pinned or leased stays, and counts.
         seconds: time after which nothing further is begun; then another collector is not waited for either.
         headroom: share of the size limit to free beyond it, once it is exceeded.
+        known: bytes that the store is believed to hold: what counts where half of `seconds` is not enough to survey
+            it. Then only the size limit is kept, least recently used first.
         dry_run: only tell what would go; leases are not looked at.
         alone: the caller vouches that no other host uses a store on a network file system.
         on_wait: told who collects at the moment, see `lease.lock`.
@@ -87,13 +90,16 @@ def collect(
     deadline = Deadline(seconds)
     with _at_work(store, alone=alone, dry_run=dry_run, deadline=deadline, on_wait=on_wait):
         swept = None if dry_run else sweep(store.layout, seconds=deadline.left)
-        inventory = look(store, deadline=deadline)
+        inventory = look(store, deadline=Deadline(None if seconds is None else seconds / 2))
         done = Collected(size=inventory.size, finished=inventory.finished)
         if swept is not None:
             done.staging = swept.staging + swept.generations
-        if not inventory.finished:
-            return done
         run = _Run(store, done, deadline, dry_run=dry_run)
+        if not inventory.finished:
+            done.size = max(done.size, known)
+            run.evict_unsurveyed(limits, headroom=headroom)
+            remember_size(store, done.size, 0.0)  # not measured: the next build is to try again
+            return done
         run.superseded(inventory)
         run.evict(inventory, limits, headroom=headroom)
         run.dangling(inventory)
@@ -225,6 +231,19 @@ class _Run:
             for item in inventory.items:
                 for identity in item.identities:
                     settle(self._store.layout.marker(identity), item.used, now)
+
+    def evict_unsurveyed(self, limits: Limits, *, headroom: float) -> None:
+        """As `evict`, of a store too large to be surveyed in time: by size only, as much as the time allows."""
+        if self._done.size <= limits.max_size:
+            return
+        floor = limits.max_size * (1 - headroom)
+        try:
+            for item in least_recent(self._store, pins=pins(self._store, read_roots(self._store))):
+                if self._done.size <= floor or self._deadline.over:
+                    break
+                self.take(item, "size")
+        except OSError as error:
+            raise store_error(error, self._store.root, "survey the store") from error
 
     def dangling(self, inventory: Inventory) -> None:
         """Markers that name nothing."""

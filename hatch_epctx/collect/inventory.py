@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hatch_epctx.store import Store
     from hatch_epctx.store.layout import Layout
 
-__all__ = ["Inventory", "Item", "marked_identities", "named_generations", "recent_identities", "survey"]
+__all__ = ["Inventory", "Item", "least_recent", "marked_identities", "named_generations", "recent_identities", "survey"]
 
 _NAMED = re.compile(rb'"generation"\s*:\s*"([0-9a-f]{32})"')
 _NEVER_READ: Final = frozenset({errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EFBIG})
@@ -137,6 +137,29 @@ def marked_identities(layout: Layout) -> list[str]:
     return [identity for identity, _ in _marker_files(layout)]
 
 
+def least_recent(store: Store, *, pins: Mapping[str, tuple[str, ...]]) -> Iterator[Item]:
+    """Generations that no root keeps, the least recently used first, each as far as one of its markers tells.
+
+    For a store that cannot be surveyed in time: one look at each marker's status, and then only at what is asked for.
+
+    Raises:
+        OSError: the folder of markers cannot be read.
+    """
+    layout = store.layout
+    kept = {name for identity in pins for name in _named(layout.marker(identity)) or ()}
+    used: list[tuple[float, str, Path]] = []
+    for identity, path in _marker_files(layout):
+        with suppress(OSError):  # collected just now
+            used.append((long_path(path).lstat().st_mtime, identity, path))
+    for when, identity, path in sorted(used):
+        if identity in pins:
+            continue
+        for name in (_named(path) or set()) - kept:
+            measured = _measured(layout, name, set())
+            if measured is not None:
+                yield Item(generation=name, size=measured[0], used=when, identities=(identity,))
+
+
 def recent_identities(store: Store, most: int) -> list[str]:
     """Identities that have a marker, the most recently used first, so many at most; none where they cannot be read."""
     used: list[tuple[float, str]] = []
@@ -192,23 +215,29 @@ def _generations(layout: Layout, deadline: Deadline) -> Iterator[tuple[str, tupl
     for entry in _entries(layout.generations):
         if deadline.over:
             return
-        if not is_generation_name(entry.name):
-            continue
-        try:
-            made = entry.stat(follow_symlinks=False).st_mtime
-            files = [item.stat(follow_symlinks=False) for item in _entries(layout.generations / entry.name)]
-        except (FileNotFoundError, NotADirectoryError):
-            files = []
-            made = 0.0
-            if not os.path.lexists(layout.generations / entry.name):
-                continue
-        size = 0
-        for status in files:
-            key = (status.st_dev, status.st_ino)
-            if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or key not in counted):
-                counted.add(key) if status.st_nlink > 1 else None
-                size += status.st_size
-        yield entry.name, (size, made)
+        measured = _measured(layout, entry.name, counted) if is_generation_name(entry.name) else None
+        if measured is not None:
+            yield entry.name, measured
+
+
+def _measured(layout: Layout, name: str, counted: set[tuple[int, int]]) -> tuple[int, float] | None:
+    """(bytes, time of the folder) of a generation without files that are `counted` already; None when it is gone."""
+    folder = layout.generations / name
+    try:
+        made = long_path(folder).lstat().st_mtime
+        files = [item.stat(follow_symlinks=False) for item in _entries(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        files = []
+        made = 0.0
+        if not os.path.lexists(folder):
+            return None
+    size = 0
+    for status in files:
+        key = (status.st_dev, status.st_ino)
+        if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or key not in counted):
+            counted.add(key) if status.st_nlink > 1 else None
+            size += status.st_size
+    return size, made
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -8,7 +8,9 @@ verified like an installed file.
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["KEPT", "Archive", "Hold", "archive_at", "archives_in", "unpack"]
 
-_DAMAGED: Final = (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError)
-"""What reading a damaged, encrypted or vanished archive raises (zipfile)."""
+_DAMAGED: Final = (
+    *(zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError),
+    *(ValueError, OverflowError, struct.error, zlib.error),
+)
+"""What reading a damaged, encrypted or vanished archive raises (zipfile, and what it hands on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,10 @@ class Archive:
             VerificationError: reason unreadable or too-large.
         """
         with self._opened() as zipped, self._member(zipped, name) as stream:
-            data = stream.read(limit + 1)
+            try:
+                data = stream.read(limit + 1)
+            except _DAMAGED as error:
+                raise _unreadable(self.path / name, error) from error
         if len(data) > limit:
             raise VerificationError("is too large", where=str(self.path / name), reason="too-large")
         return data
@@ -118,13 +126,13 @@ def archive_at(path: Path) -> Archive | None:
 
     Raises:
         LookupFailure: reason several-packages.
+        VerificationError: the zip file is damaged.
     """
     file = next((parent for parent in (path, *path.parents) if parent.is_file()), None)
     if file is None or not zipfile.is_zipfile(file):
         return None
     inner = path.relative_to(file).as_posix()
-    with zipfile.ZipFile(file) as zipped:
-        manifests = [name for name in zipped.namelist() if name.endswith(f"{FOLDER_NAME}/{MANIFEST_NAME}")]
+    manifests = [name for name in _names(file) if name.endswith(f"{FOLDER_NAME}/{MANIFEST_NAME}")]
     folders = [name.removesuffix(MANIFEST_NAME) for name in manifests]
     if inner != ".":
         wanted = (f"{inner}/", f"{inner}/{FOLDER_NAME}/", inner.removesuffix(MANIFEST_NAME))
@@ -140,13 +148,30 @@ def archive_at(path: Path) -> Archive | None:
 
 
 def archives_in(file: Path) -> list[tuple[str, Archive]]:
-    """Package folders of top-level packages in a zip file, by import name; empty for any other file."""
+    """Package folders of top-level packages in a zip file, by import name; empty for any other file.
+
+    A damaged zip file counts as another file: the import system passes it over, too.
+    """
     if not zipfile.is_zipfile(file):
         return []
-    with zipfile.ZipFile(file) as zipped:
-        parts = [name.split("/") for name in zipped.namelist()]
+    parts: list[list[str]] = []
+    with suppress(VerificationError):
+        parts = [name.split("/") for name in _names(file)]
     names = [part[0] for part in parts if part[1:] == [FOLDER_NAME, MANIFEST_NAME]]
     return [(name, Archive(file=file, folder=f"{name}/{FOLDER_NAME}/")) for name in names]
+
+
+def _names(file: Path) -> list[str]:
+    """Names of the members of a zip file.
+
+    Raises:
+        VerificationError: it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(file) as zipped:
+            return zipped.namelist()
+    except _DAMAGED as error:
+        raise _unreadable(file, error) from error
 
 
 def unpack(archive: Archive, artifacts: tuple[Artifact, ...], mode: Verify) -> tuple[Path, Hold]:

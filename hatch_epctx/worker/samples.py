@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,7 +98,7 @@ def _arrays(path: Path) -> dict[str, Any]:
             return {name: file[name] for name in file.files}
     except TaskError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, AttributeError) as error:
         raise _bad(
             path, f"it cannot be read: {describe(error)}", "Save it with numpy.savez(path, name=array, ...)."
         ) from error

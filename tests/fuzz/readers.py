@@ -9,17 +9,24 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from hatch_epctx.collect.roots import parse_root
-from hatch_epctx.errors import VerificationError
+from hatch_epctx.errors import LookupFailure, VerificationError
 from hatch_epctx.files import check_location, contained, parse_json
-from hatch_epctx.manifest import read_manifest, write_manifest
+from hatch_epctx.lockfile import parse_lock, write_lock
+from hatch_epctx.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from hatch_epctx.process.results import read_result
+from hatch_epctx.remote.entry import check_record, outputs_of
+from hatch_epctx.remote.faults import RemoteError
+from hatch_epctx.remote.proto import reapi_pb2 as pb
+from hatch_epctx.runtime.archives import archive_at, archives_in
 from hatch_epctx.store.records import marker_bytes, parse_marker
 from hatch_epctx.wheelfile.check import check_wheel
 from hatch_epctx.worker import rewriting, scanning, validating
@@ -150,6 +157,41 @@ def references(data: bytes) -> None:
     assert outside.read_bytes() == b"never touched"
 
 
+def lock(data: bytes) -> None:
+    """epctx.lock, which whoever commits may have edited; the damaged one as far as it goes, too."""
+    with suppress(VerificationError):
+        found = parse_lock(data)
+        for variant in found.variants.values():
+            assert all(_flat(artifact.path) for artifact in variant.artifacts)
+        assert parse_lock(write_lock(found)) == found
+    with suppress(VerificationError):
+        parse_lock(data, lenient=True)
+
+
+def entry(data: bytes) -> None:
+    """What a remote cache says that it has: the result, and the record that it may bring along."""
+    try:
+        listed = outputs_of(pb.ActionResult.FromString(data), max_size=1 << 40)
+    except (DecodeError, RemoteError):
+        return
+    for name, blob in listed.artifacts:
+        assert _flat(name)
+        assert blob.size >= 0
+    if listed.inline is not None:
+        with suppress(RemoteError):
+            check_record(listed.inline, IDENTITY, listed.artifacts)
+
+
+def archive(data: bytes) -> None:
+    """A zip file on the import path of an application, or given to the look-up."""
+    path = _file(data, "app.zip")
+    with suppress(LookupFailure, VerificationError):
+        archives_in(path)
+        found = archive_at(path)
+        if found is not None:
+            read_manifest(found.read(MANIFEST_NAME, 1 << 20))
+
+
 def wheel(data: bytes) -> None:
     """A wheel of unknown origin."""
     path = _file(data, "acme_vision-1.0-py3-none-any.whl")
@@ -183,5 +225,8 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "root": root,
     "result": result,
     "wheel": wheel,
+    "lock": lock,
+    "entry": entry,
+    "archive": archive,
     "json": strict_json,
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 DICTIONARY = HERE / "json.dict"
-READERS = ("marker", "manifest", "onnx", "references", "root", "result", "wheel", "json")
+READERS = ("marker", "manifest", "onnx", "references", "root", "result", "wheel", "json", "lock", "entry", "archive")
 JSON = {"marker", "manifest", "root", "result", "json"}
 VALUES: tuple[Any, ...] = (
     "", "..", "../x", "a/../b", "C:x", "NUL", "a\\b", "\u0000", "\ud800", "e\u0301", "x" * 300, "/etc", "epctx", "ort",

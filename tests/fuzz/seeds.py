@@ -17,6 +17,11 @@ from readers import IDENTITY
 from store_support import outputs, record_of
 
 from hatch_epctx.digest import digest_bytes
+from hatch_epctx.identity import canonical
+from hatch_epctx.lockfile import Lock, LockedVariant, write_lock
+from hatch_epctx.remote.entry import RECORD_NAME, result_of, serialize
+from hatch_epctx.remote.entry import Artifact as RemoteArtifact
+from hatch_epctx.store import Artifact
 from hatch_epctx.store.records import Marker, marker_bytes
 from hatch_epctx.worker.protocol import FORMAT
 
@@ -124,13 +129,46 @@ def wheel() -> list[bytes]:
     return [made(zipfile.ZIP_STORED), made(zipfile.ZIP_DEFLATED)]
 
 
+def lock() -> list[bytes]:
+    document = {"format": "epctx/1", "model": {"onnx": IDENTITY}, "target": {"ep": "stub", "options": {"a": "1"}}}
+    artifact = Artifact(role="model", path="model_ctx.onnx", size=3, digest=IDENTITY)
+    variant = LockedVariant(
+        name="m.t", identity=digest_bytes(canonical(document)), document=document, artifacts=(artifact,), facts={}
+    )
+    return [write_lock(Lock(variants={"m.t": variant}, unlocked=frozenset({"m.u"})))]
+
+
+def entry() -> list[bytes]:
+    """A result with and without the record inside."""
+    files = outputs(IDENTITY)
+    record = json.dumps({"identity": IDENTITY, "document": {}, "artifacts": []}).encode()
+    found = result_of(
+        record, [RemoteArtifact(name, HERE, digest_bytes(data), len(data)) for name, data in files.items()]
+    )
+    plain = serialize(found)
+    for output in found.output_files:
+        if output.path == RECORD_NAME:
+            output.contents = record
+    return [plain, serialize(found)]
+
+
+def archive() -> list[bytes]:
+    made = []
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", compression) as zipped:
+            zipped.writestr(zipfile.ZipInfo("acme/_epctx/manifest.json"), manifest()[0], compression)
+        made.append(stream.getvalue())
+    return made
+
+
 def strict_json() -> list[bytes]:
     return [b'{"a": [1, -2.5e3, null, true, "\\u00e9\\n"], "b": {}}', b"[[[]]]", b'"x"', b"12345678901234567890"]
 
 
 SEEDS = {
     "marker": marker, "root": root, "manifest": manifest, "result": result, "onnx": onnx, "references": references,
-    "wheel": wheel, "json": strict_json,
+    "wheel": wheel, "json": strict_json, "lock": lock, "entry": entry, "archive": archive,
 }  # fmt: skip
 
 
