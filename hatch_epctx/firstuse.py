@@ -46,7 +46,7 @@ class Made:
     session_options: Mapping[str, str]
     identity: str
     status: str
-    """compiled, or hit when it was there already."""
+    """compiled; hit when it was there already; fetched when it came from a remote cache."""
     lease: Build
     """Close it when the files are no longer used."""
 

@@ -117,10 +117,10 @@ class Casd(Server):
 
 
 def mounts() -> list[str]:
-    """What a sandboxed command sees of this system, read-only."""
+    """What a sandboxed command sees of this system, read-only; /sys tells the topology of its CPUs."""
     import sys
 
-    prefixes = ["/usr", "/lib", "/lib64", "/bin", "/etc", sys.base_prefix, sys.prefix]
+    prefixes = ["/sys", "/usr", "/lib", "/lib64", "/bin", "/etc", sys.base_prefix, sys.prefix]
     kept: list[str] = []
     for prefix in prefixes:
         if Path(prefix).exists() and not any(prefix == other or prefix.startswith(other + "/") for other in kept):

@@ -43,6 +43,7 @@ def test_everything_set(tmp_path: Path) -> None:
         jobs=3,
         targets=("intel-cpu", "snapdragon-*"),
         models=("a", "b", "c"),
+        remote={"EPCTX_REMOTE_HEADER_AUTHORIZATION": "Bearer x", "EPCTX_REMOTE_TIMEOUT": "3"},
         platform="win_arm64",
         skip=True,
         offline=True,
@@ -110,8 +111,18 @@ def test_all_bad_values_at_once() -> None:
 
 
 def test_every_variable_is_read_or_refused() -> None:
-    read = {f"EPCTX_{name.upper()}" for name in Environment.__dataclass_fields__}
+    read = {f"EPCTX_{name.upper()}" for name in Environment.__dataclass_fields__} - {"EPCTX_REMOTE"}
     refused = {name for name in UNAVAILABLE if name.startswith("EPCTX_")}
     assert not read & refused
-    remote = {name for name in VARIABLES if name.startswith("EPCTX_REMOTE_")} - {"EPCTX_REMOTE_CACHE"}
+    remote = {name for name in VARIABLES if name.startswith("EPCTX_REMOTE_")}
     assert read | refused | remote | {"EPCTX_TRACE_WORKERS", "EPCTX_PREFER"} == set(VARIABLES)
+
+
+def test_what_the_remote_cache_is_told() -> None:
+    said = {"EPCTX_REMOTE_HEADER_AUTHORIZATION": "Bearer secret", "EPCTX_REMOTE_RETRIES": "0"}
+    environment = read_environment({"EPCTX_REMOTE_CACHE": " grpc://cache.example:1 ", **said, "OTHER": "x"})
+    assert environment.remote_cache == "grpc://cache.example:1"
+    assert environment.remote == {"EPCTX_REMOTE_CACHE": "grpc://cache.example:1", **said}
+    assert "secret" not in repr(environment)
+    assert read_environment({}).remote_cache is None
+    assert read_environment({"EPCTX_REMOTE_CACHE": "off"}).remote_cache == ""

@@ -544,6 +544,15 @@ def test_a_locked_release_is_built_where_there_is_no_ep(factory: Factory, tmp_pa
     assert nothing.code == 4
     assert "its artifacts are in neither the store nor a remote cache, and Intel OpenVINO" in nothing.output
 
+    # With an empty store, a remote cache gives the bytes by the digests in the lock alone.
+    generations = (Path(os.environ["EPCTX_CACHE_DIR"])).rglob("generations/*/*")
+    blobs = {digest_bytes(data): data for data in (path.read_bytes() for path in generations if path.is_file())}
+    with cas(blobs) as url:
+        remote = {**empty, "EPCTX_CACHE_DIR": str(tmp_path / "fetching"), "EPCTX_REMOTE_CACHE": url}
+        fetched = wheel_with(bare, tree, tmp_path / "fetched", **remote)
+    assert fetched.wheel.read_bytes() == with_eps.wheel.read_bytes()
+    assert fetched.output.count(": fetched ") == 3
+
     # Whatever can be looked at without the EPs still has to be as it was locked.
     tree.write(
         (source + OPENVINO_TARGET + QNN_TARGET)

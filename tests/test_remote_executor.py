@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,6 +39,15 @@ def executor(casd: Casd) -> Iterator[Executor]:
 
 def executor_at(url: str) -> Executor:
     return Executor(read_endpoint(url, {"EPCTX_REMOTE_RETRIES": "2"}, where="test"))
+
+
+@contextmanager
+def executor_closed(url: str) -> Iterator[Executor]:
+    made = executor_at(url)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def text(location: str, content: str, **more: Any) -> Input:
@@ -109,9 +119,25 @@ def test_a_command_beyond_its_time_is_an_error(executor: Executor, tmp_path: Pat
     assert time.monotonic() - start < 20
 
 
-def test_folders_left_behind_are_refused(executor: Executor, tmp_path: Path) -> None:
-    with pytest.raises(RemoteError, match="folders"):
-        executor.run(python("import os; os.mkdir('d'); open('d/x', 'w').write('x')"), tmp_path)
+def test_folders_left_behind_do_not_come_back(executor: Executor, tmp_path: Path) -> None:
+    """Neither those of the inputs nor those that the command made, whatever is in them."""
+    code = "import os; os.mkdir('d'); os.symlink('/etc', 'd/l'); open('d/x', 'w').write('x'); open('y', 'w').write('y')"
+    execution = executor.run(python(code, text("job/in/z", "z")), tmp_path)
+    assert [item.name for item in execution.outputs] == ["y"]
+    assert [path.name for path in tmp_path.iterdir()] == ["y"]
+
+
+def test_what_was_sent_once_is_not_asked_for_again(casd: Casd, tmp_path: Path) -> None:
+    """Unless the service lost it meanwhile."""
+    with executor_closed(casd.url) as executor:
+        for attempt, code in enumerate(("pass", "print()", "print(2)")):
+            (tmp_path / str(attempt)).mkdir()
+            executor.run(
+                python(code, text("job/in.txt", "kept " * 99), text(f"job/{attempt}", "")), tmp_path / str(attempt)
+            )
+            if attempt == 1:
+                casd.blob_path(blob_of(b"kept " * 99).digest).unlink()
+        assert executor.round_trips["FindMissingBlobs"] == 4
 
 
 def test_a_broken_connection_waits_on_for_the_same_action(casd: Casd, tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ def build(options: Namespace) -> int:
     if options.out is not None and not wheels_wanted:
         check_out(options.out)
     with pipeline.build() as built:
-        described_ = {"variants": [described(pipeline, entry) for entry in built.entries]}
+        described_ = {
+            "variants": [described(pipeline, entry) for entry in built.entries],
+            "remote": {"round_trips": dict(built.round_trips)},
+        }
         if not options.json:
             _print(built)
         report_build(built, pipeline.store, complain)

@@ -15,6 +15,7 @@ from hatch_epctx.worker.protocol import INPUTS_NAME, SOURCE_FOLDER, CheckJob
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hatch_epctx.compile.outcomes import Run
     from hatch_epctx.config import CheckPlan, Variant
     from hatch_epctx.process import Outcome
     from hatch_epctx.source import SourceModel
@@ -30,7 +31,14 @@ _REFERENCE: Final = "cpu"
 
 
 def check_variant(
-    variant: Variant, plan: CheckPlan, source: SourceModel, folder: Path, *, inputs: str | None, shared: bool = False
+    variant: Variant,
+    plan: CheckPlan,
+    source: SourceModel,
+    folder: Path,
+    *,
+    inputs: str | None,
+    shared: bool = False,
+    runner: Run = run,
 ) -> dict[str, Any]:
     """Check the artifacts of `variant` that lie in the private `folder`.
 
@@ -41,6 +49,7 @@ def check_variant(
         folder: holds the artifacts; the source and the inputs are copied into it and left there.
         inputs: digest of the plan's file of inputs.
         shared: whether its context binary is shared with other members of its group.
+        runner: runs the worker.
 
     Returns:
         `outcome` "passed" with the figures, or "not-run" with the reason `why` where the target's device is not on
@@ -63,7 +72,7 @@ def check_variant(
     # A compile needs no hardware where a check does, unless a simulator stands for it.
     job["offline"] = variant.provider.offline and variant.provider.simulated
     job["check"] = _check_job(plan)
-    outcome = run(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
+    outcome = runner(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     try:
         result = result_of(
             outcome,

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from hatch_epctx.compile.outcomes import Run
     from hatch_epctx.providers import Provider
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
-__all__ = ["describe", "judge", "probe", "rename_references", "scan"]
+__all__ = ["describe", "judge", "probe", "probe_with", "rename_references", "scan"]
 
 SCAN_TIMEOUT = 300.0
 """Seconds for reading the facts of one ONNX file."""
@@ -48,10 +49,30 @@ def probe(
     Raises:
         ToolchainError: the EP cannot be loaded or shows no such device.
     """
+    return probe_with(run, provider, device, folder, env=env, place=place, cores=cores)[0]
+
+
+def probe_with(
+    runner: Run,
+    provider: Provider,
+    device: str,
+    folder: Path,
+    *,
+    env: Mapping[str, str],
+    place: str,
+    cores: int | None = None,
+) -> tuple[list[ProbedDevice], dict[str, Any]]:
+    """As `probe`, by a worker that `runner` runs; with the further facts of its result.
+
+    Raises:
+        ToolchainError: the EP cannot be loaded or shows no such device.
+        CompileError: the worker cannot be run.
+    """
     job: Job = {**base_job("probe"), **ep_fields(provider, device), "cpus": held_to(cores)}
-    outcome = run(job, folder, timeout=PROBE_TIMEOUT, env=env)
+    outcome = runner(job, folder, timeout=PROBE_TIMEOUT, env=env)
     what = f"asking {provider.title} about its devices"
-    return result_of(outcome, place=place, what=what, fallback=ToolchainError)["devices"]
+    result = result_of(outcome, place=place, what=what, fallback=ToolchainError)
+    return result["devices"], result.get("extra", {})
 
 
 def describe(path: Path, folder: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from hatch_epctx.compile.outcomes import Run
     from hatch_epctx.config import SharedGroup, Variant
     from hatch_epctx.process import Outcome
     from hatch_epctx.source import SourceModel
@@ -61,6 +62,7 @@ def compile_variant(
     *,
     option_digests: Mapping[str, str],
     calibration: str | None = None,
+    runner: Run = run,
 ) -> Compiled:
     """Compile `variant` in the empty, private `folder` and check that the result loads.
 
@@ -70,6 +72,7 @@ def compile_variant(
         folder: where to work; the artifacts alone are left in it.
         option_digests: what stands in the identity, of each file or folder option by its name.
         calibration: what stands in the identity, of the file of samples that model preparation reads.
+        runner: runs the workers that need the EP; those that prepare the model run here.
 
     Raises:
         CompileError: the worker failed, died or overran its time; the result is not valid; it does not load.
@@ -81,7 +84,9 @@ def compile_variant(
     snapshot(source, folder)
     _snapshot_options(variant, folder, option_digests)
     kept, prepared = _prepare(variant, folder, calibration=calibration) if variant.prepare else ((), {})
-    outcome = run(compile_job(variant), folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
+    outcome = runner(
+        compile_job(variant), folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit
+    )
     result = result_of(outcome, place=variant.name, what="the compile", fallback=CompileError, hint=_hint(variant))
     fault_point("compiled")
     made = _artifacts(result)
@@ -95,7 +100,7 @@ def compile_variant(
         _keep_only(folder, names)
     facts["startup"] = _startup(result, "compile")
     if variant.load_check:
-        _load_check(variant, folder, facts)
+        _load_check(variant, folder, facts, runner)
         _keep_only(folder, names)
     fault_point("loaded")
     return Compiled(artifacts=_unique(made, kept), facts=facts)
@@ -108,6 +113,7 @@ def compile_group(
     *,
     option_digests: Mapping[str, str],
     calibrations: Sequence[str | None],
+    runner: Run = run,
 ) -> Compiled:
     """Compile the members of a weight-sharing group in one worker, in order, and check that each result loads.
 
@@ -117,6 +123,7 @@ def compile_group(
         folder: where to work; the artifacts alone are left in it.
         option_digests: as for `compile_variant`.
         calibrations: as `compile_variant` has one, by member.
+        runner: as for `compile_variant`.
 
     Returns:
         The artifacts of all members, those that several refer to once. `facts["members"]` holds, by member, its facts
@@ -133,7 +140,7 @@ def compile_group(
         for member, source, calibration in zip(members, sources, calibrations, strict=True)
     ]
     timeout = sum(member.timeout for member in members)
-    outcome = run(group_job(members), folder, timeout=timeout, env=first.env, memory=first.memory_limit)
+    outcome = runner(group_job(members), folder, timeout=timeout, env=first.env, memory=first.memory_limit)
     place = _blamed(outcome, members)
     result = result_of(outcome, place=place, what="the group's compile", fallback=CompileError, hint=_hint(first))
     made = [_artifacts(item) for item in result["members"]]
@@ -149,7 +156,7 @@ def compile_group(
     ]
     for member, own in zip(members, facts, strict=True):
         if member.load_check:
-            _load_check(member, folder, own)
+            _load_check(member, folder, own, runner)
             _keep_only(folder, names)
     common = {**_facts(result), "shared": shared, "seconds": {"compile": round(outcome.seconds, 3)}}
     return Compiled(artifacts=artifacts, facts={**common, "members": facts})
@@ -214,7 +221,12 @@ def _prepare(variant: Variant, folder: Path, *, calibration: str | None) -> tupl
 
 
 def load_check(
-    variant: Variant, folder: Path, *, shared: bool = False, cache: Mapping[str, str] | None = None
+    variant: Variant,
+    folder: Path,
+    *,
+    shared: bool = False,
+    cache: Mapping[str, str] | None = None,
+    runner: Run = run,
 ) -> dict[str, Any]:
     """Open the artifacts that lie in `folder` in a second fresh process, with the shipped options, and run once.
 
@@ -223,6 +235,7 @@ def load_check(
         folder: as `compile_variant` leaves it.
         shared: whether its context binary is shared with other members.
         cache: files of the EP's cache by its own names, where the variant has one: artifacts in `folder`.
+        runner: runs the worker.
 
     Returns:
         `load_check`: "passed", or that it could not run here and why; `seconds` of the process; `startup`: seconds of
@@ -236,7 +249,7 @@ def load_check(
         job = cached_job(variant, job)
         put_back(folder, cache)
     before = cache_status(folder)
-    outcome = run(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
+    outcome = runner(job, folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit)
     result = result_of(outcome, place=variant.name, what="the load check", fallback=CompileError, hint=_hint(variant))
     if cache_status(folder) != before:
         raise unused_cache(variant)
@@ -248,10 +261,10 @@ def load_check(
     }
 
 
-def _load_check(variant: Variant, folder: Path, facts: dict[str, Any]) -> None:
+def _load_check(variant: Variant, folder: Path, facts: dict[str, Any], runner: Run) -> None:
     """The load check; add to `facts` what became of it."""
     cache = (facts.get("ep_cache") or {}).get("files")
-    found = load_check(variant, folder, shared=bool(facts.get("shared")), cache=cache)
+    found = load_check(variant, folder, shared=bool(facts.get("shared")), cache=cache, runner=runner)
     facts["load_check"] = found["load_check"]
     facts["seconds"]["load"] = found["seconds"]
     facts["startup"] = {**facts.get("startup", {}), **found["startup"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.process import Outcome, run_worker
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from hatch_epctx.worker.protocol import Job, Result
 
-__all__ = ["result_of", "run"]
+__all__ = ["Run", "result_of", "run"]
+
+
+class Run(Protocol):
+    """What runs a worker: `run`, or another of its form that runs it elsewhere."""
+
+    def __call__(
+        self, job: Job, folder: Path, *, timeout: float, env: Mapping[str, str], memory: int | None = None
+    ) -> Outcome:
+        """See `run`."""
+
 
 _ERRORS: Mapping[str, type[EpctxError]] = {
     "invalid-model": ModelError,

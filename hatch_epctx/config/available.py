@@ -18,14 +18,7 @@ __all__ = ["UNAVAILABLE", "refusal", "used_keys"]
 
 _VARIABLE = "EPCTX_"
 
-UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "executor": "remote execution; compiles run on this machine",
-        "cache.remote": "the remote cache; the store is local",
-        "cache.remote-mode": "the remote cache; the store is local",
-        "EPCTX_REMOTE_CACHE": "the remote cache; the store is local",
-    }
-)
+UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType({})
 """Dotted key (`*` stands for a name), or variable, and what it would bring, with what to do in its place."""
 
 

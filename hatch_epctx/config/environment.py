@@ -36,14 +36,17 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
         "EPCTX_SKIP": "1: the build hook does nothing.",
         "EPCTX_OFFLINE": "1: hits only; a miss is an error.",
         "EPCTX_LOCKED": "1: fail when anything differs from epctx.lock.",
-        "EPCTX_REMOTE_CACHE": "Remote cache, in place of [tool.epctx.cache] remote.",
+        "EPCTX_REMOTE_CACHE": "Remote cache, in place of [tool.epctx.cache] remote; 0: none.",
         "EPCTX_REMOTE_HEADER_*": "A header of every call to the remote cache.",
         "EPCTX_REMOTE_TLS_CA": "PEM file of the authorities that the remote cache's certificate is held against.",
         "EPCTX_REMOTE_TLS_CERT": "PEM file of the client's certificate for the remote cache.",
         "EPCTX_REMOTE_TLS_KEY": "PEM file of that certificate's key.",
         "EPCTX_REMOTE_TIMEOUT": "Seconds of one call to the remote cache.",
+        "EPCTX_REMOTE_RETRIES": "Further attempts of a call to the remote cache that met passing trouble.",
         "EPCTX_REMOTE_CONNECTIONS": "Calls to the remote cache at one time.",
         "EPCTX_REMOTE_MAX_SIZE": "Bytes of one entry of the remote cache.",
+        "EPCTX_REMOTE_PLATFORM": "With the executor reapi: properties of its workers, NAME=VALUE by commas.",
+        "EPCTX_REMOTE_PYTHON": "With the executor reapi: path of Python on its workers; this machine's when not set.",
         "EPCTX_PREFER": "At run time: the user's order of EPs, devices and variants, over the application's.",
         "EPCTX_LOG": "How much is said: debug, info or warning.",
         "EPCTX_TRACE_WORKERS": "A file that gets one line for each worker process started, for debugging.",
@@ -56,10 +59,14 @@ VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
 _TESTS = "EPCTX_TEST"
 """Prefix of the variables that only this project's own tests set."""
 
+_REMOTE: Final = "EPCTX_REMOTE_"
+"""Prefix of the variables that `remote` reads."""
+
 _WORDS: Final[Mapping[str, bool]] = MappingProxyType(
     {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 )
 _JOBS_LIMIT = 1024
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def available_cores() -> int:
@@ -93,6 +100,10 @@ class Environment:
     """Globs; empty: all."""
     platform: str = ""
     """Platform tag of the wheel; empty: as the project says."""
+    remote_cache: str | None = None
+    """URL of the remote cache; empty: none, whatever the project says; None: as the project says."""
+    remote: Mapping[str, str] = field(default_factory=lambda: _NONE, repr=False)
+    """All EPCTX_REMOTE_* variables, for `remote.endpoint`; there may be secrets among them."""
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -114,6 +125,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         "targets": _globs,
         "models": _globs,
         "platform": _platform,
+        "remote_cache": _remote_cache,
     }
     read: dict[str, object] = {}
     for key, reader in readers.items():
@@ -125,6 +137,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
                 errors.append(error)
     errors += _unavailable(values)
     raise_all(errors)
+    read["remote"] = {name: values[name] for name in sorted(values) if name.startswith(_REMOTE)}
     return Environment(**read)  # type: ignore[arg-type]  # each reader gives its field's type
 
 
@@ -183,6 +196,10 @@ def _platform(name: str, value: str) -> str:
     if not is_platform_tag(value):
         raise _bad(name, value, "'any' or a tag such as 'win_arm64' or 'manylinux_2_28_x86_64'")
     return value
+
+
+def _remote_cache(_name: str, value: str) -> str:
+    return "" if _WORDS.get(value.lower()) is False else value
 
 
 def _globs(name: str, value: str) -> tuple[str, ...]:

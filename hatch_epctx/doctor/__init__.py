@@ -1,4 +1,4 @@
-"""What there is on this machine: EPs and whether they work, telemetry, the store.
+"""What there is on this machine: EPs and whether they work, telemetry, the store; and the remote cache behind it.
 
 | module | what it holds |
 |---|---|
@@ -6,6 +6,7 @@
 | `trial` | one node, compiled, opened and run by an EP |
 | `telemetry` | what ONNX Runtime sends, and where it is off |
 | `health` | the store: room, whole markers and generations |
+| `remote` | the remote cache: whether it answers, and what it does |
 
 `SECTIONS` are looks at the machine beside EPs: plain data for programs, and the lines that people read. A further one
 is a module with these two functions and a line there.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hatch_epctx.doctor import health, telemetry
+from hatch_epctx.doctor import health, remote, telemetry
 from hatch_epctx.doctor.eps import STATES, examine_ep
 from hatch_epctx.errors import EpctxError
 from hatch_epctx.providers import all_providers, find_provider
@@ -44,6 +45,7 @@ class Section(NamedTuple):
 SECTIONS: Final[tuple[Section, ...]] = (
     Section("telemetry", telemetry.look, telemetry.lines),
     Section("store", health.look, health.lines),
+    Section("remote", remote.look, remote.lines),
 )
 """In the order in which people read them."""
 

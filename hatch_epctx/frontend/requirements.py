@@ -7,6 +7,7 @@ install the EPs of all others. Asking reads the configuration and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["dynamic_requirements"]
 
 _BACKEND: Final = "build-system.requires"
+_OWN: Final = "hatch-epctx"
+_EXTRA: Final = "reapi"
 _WAY_OUT: Final = (
     "Build them apart (EPCTX_TARGETS=<one of them> for each): what is compiled stays in the store, and a last build "
     "without isolation takes all of it from there"
@@ -51,7 +54,7 @@ class _Asked:
 def dynamic_requirements(
     root: Path, *, hook: Mapping[str, Any] | None = None, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The `requires` of the targets that a wheel built now would hold, each once, sorted.
+    """The `requires` of the targets that a wheel built now would hold, and what its remote cache needs, sorted.
 
     Args:
         root: the folder with pyproject.toml.
@@ -70,6 +73,7 @@ def dynamic_requirements(
         for target in _targets(settings, root)
         for text in settings.targets[target].requires
     ]
+    asked += _of_remote(settings)
     _refuse_conflicts([*_of_backend(root), *asked])
     return tuple(sorted({str(item.requirement) for item in asked}))
 
@@ -102,6 +106,28 @@ def _stored(settings: Settings, root: Path) -> frozenset[str]:
         if not isinstance(generation, Miss):
             generation.close()
     return frozenset(name for name, generation in found.items() if not isinstance(generation, Miss))
+
+
+def _of_remote(settings: Settings) -> list[_Asked]:
+    """What a gRPC cache or executor needs: the extra "reapi" of this very distribution."""
+    environment = settings.environment
+    url = settings.cache.remote or "" if environment.remote_cache is None else environment.remote_cache
+    if environment.offline or not url.startswith("grpc"):
+        return []
+    try:
+        declared = metadata.requires(_OWN) or []
+    except metadata.PackageNotFoundError:  # run from a checkout
+        return []
+    place = "EPCTX_REMOTE_CACHE" if environment.remote_cache else settings.place("cache", "remote")
+    found = []
+    for requirement in map(Requirement, declared):
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": _EXTRA}):
+            continue
+        if canonicalize_name(requirement.name) != _OWN:
+            requirement.marker = None
+            found.append(_Asked(requirement=requirement, place=place))
+    return found
 
 
 def _of_backend(root: Path) -> list[_Asked]:

@@ -1,7 +1,8 @@
 """From declared variants to published generations: identities, hits, compiles.
 
 `core` is what front ends call; `preparing` gives variants their identities, `obtaining` finds or makes the generation
-of one, `reproducing` compiles again to compare, `locking` holds both against epctx.lock and `relocking` makes one,
+of one, `remoting` asks the remote cache, `farming` says where compiles run, `reproducing` compiles again to compare,
+`locking` holds both against epctx.lock and `relocking` makes one,
 `history` remembers each variant's last identity, `earlier` compares with what there was, `summary` keeps what became
 of a build, `progress` says what goes on, `records` are what callers get.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from hatch_epctx.pipeline.core import Pipeline
 from hatch_epctx.pipeline.earlier import Earlier, Estimate
+from hatch_epctx.pipeline.farming import remote_url
 from hatch_epctx.pipeline.history import last_key
 from hatch_epctx.pipeline.obtaining import ATTEMPTS
 from hatch_epctx.pipeline.preparing import Preparer
@@ -38,6 +40,7 @@ __all__ = [
     "raise_all",
     "recall_summary",
     "relock",
+    "remote_url",
     "silent",
     "summary",
 ]

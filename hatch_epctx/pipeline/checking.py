@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.config import Variant
     from hatch_epctx.identity import Identity
+    from hatch_epctx.pipeline.farming import Farm
     from hatch_epctx.pipeline.progress import Report
     from hatch_epctx.pipeline.records import Planned
     from hatch_epctx.store import Artifact, Generation, Store
@@ -98,11 +99,13 @@ class Checker:
     Args:
         store: remembers.
         report: told what goes on.
+        farm: where they run; here when left out.
     """
 
-    def __init__(self, store: Store, *, report: Report) -> None:
+    def __init__(self, store: Store, *, report: Report, farm: Farm | None = None) -> None:
         self._store = store
         self._report = report
+        self._farm = farm
 
     def known(self, planned: Planned, identity: Identity, generation: Generation) -> dict[str, Any] | None:
         """The passed check of `generation` that its record or the store knows, as the variant demands it."""
@@ -165,7 +168,13 @@ class Checker:
         self._report(variant, "checking against the CPU EP")
         with signs_of_life(self._report, variant, "still checking"):
             facts = compiling.check_variant(
-                variant, variant.check, planned.source, folder, inputs=planned.check_inputs, shared=shared
+                variant,
+                variant.check,
+                planned.source,
+                folder,
+                inputs=planned.check_inputs,
+                shared=shared,
+                runner=self._farm.runner(planned) if self._farm else compiling.run,
             )
         facts["key"] = check_key(planned, identity, artifacts)
         self._report(variant, check_in_words(facts))

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from hatch_epctx.collect import Limits, after_build
 from hatch_epctx.pipeline.earlier import Earlier, Estimate, nearest, read_recent
+from hatch_epctx.pipeline.farming import Farm
 from hatch_epctx.pipeline.history import History
 from hatch_epctx.pipeline.locking import LockedBytes, compare, prepare_locked, required_lock
 from hatch_epctx.pipeline.obtaining import Obtainer
 from hatch_epctx.pipeline.preparing import Preparer
 from hatch_epctx.pipeline.progress import Report, silent, watched
 from hatch_epctx.pipeline.records import Build, Entry, Planned, units_of
+from hatch_epctx.pipeline.remoting import RemoteCache
 from hatch_epctx.pipeline.reproducing import reproduce
 from hatch_epctx.pipeline.summary import remember_summary
 from hatch_epctx.process import kill_workers
@@ -49,9 +52,11 @@ class Pipeline:
         report: called with a variant (None: the whole build) and a line of progress, from any thread.
         lock: gives toolchains of EPs that are not here, without demanding anything. A project whose environment says
             EPCTX_LOCKED reads its own, and everything has to be as it was locked.
-        remote: where the artifacts of a locked build can be had by digest.
+        remote: an open client of a remote cache in place of the one that the project names; whoever opened it closes
+            it, unless the build is stopped.
 
     Raises:
+        ConfigError: the remote cache's URL or environment is wrong, or the executor is none.
         VerificationError: the build is locked, and there is no lock or it is damaged.
     """
 
@@ -71,15 +76,19 @@ class Pipeline:
         self._threads: set[int] = set()
         """Threads that start workers of this pipeline."""
         self._lock = required_lock(project.root) if project.environment.locked else None
-        self._preparer = Preparer(store, self._lock or lock)
+        self._farm = Farm(project, store)
+        self._preparer = Preparer(store, self._lock or lock, farm=self._farm)
         self._history = History(store, project.name)
+        self._remote = RemoteCache(project, store, report=report, client=remote)
         self._obtainer = Obtainer(
             store,
             self._preparer,
             self._history,
             report=report,
+            remote=self._remote,
+            farm=self._farm,
             offline=project.environment.offline,
-            locked=LockedBytes(self._lock, store, remote) if self._lock else None,
+            locked=LockedBytes(self._lock, store, self._remote) if self._lock else None,
             keep=project.environment.keep_staging,
         )
 
@@ -90,9 +99,12 @@ class Pipeline:
             EpctxError: what is wrong with sources and toolchains, all of it at once; or in what they differ from
                 epctx.lock.
         """
-        if self._lock is not None:
-            return prepare_locked(self._preparer, self.project, self._lock)
-        return self._preparer.prepare_all(self.project.variants)
+        try:
+            if self._lock is not None:
+                return prepare_locked(self._preparer, self.project, self._lock)
+            return self._preparer.prepare_all(self.project.variants)
+        finally:
+            self._farm.close()
 
     def drift(self) -> tuple[Drift, ...]:
         """In what a locked build differs from epctx.lock. Nothing is compiled.
@@ -141,6 +153,8 @@ class Pipeline:
         A worker may just be starting: call it until `build` has returned.
         """
         self._obtainer.stopping.set()
+        self._remote.stop()
+        self._farm.close()
         kill_workers(frozenset(self._threads))
 
     def obtain(self, planned: Sequence[Planned]) -> Build:
@@ -152,17 +166,24 @@ class Pipeline:
         futures: list[Future[tuple[Entry, ...]]] = []
         try:
             with watched(self._report, lambda: self._expected(units), jobs):
-                futures = [pool.submit(self._obtainer.entries, unit) for unit in units]
+                futures = [pool.submit(self._obtainer.entries, unit) for unit in self._remote.in_turn(units)]
                 by_name = {entry.variant.name: entry for future in futures for entry in future.result()}
         except BaseException:
             self._stop(futures)
             raise
         finally:
             pool.shutdown()
+            self._farm.close()
+            self._remote.close()
         entries = tuple(by_name[item.variant.name] for item in planned)
         if not self.project.environment.offline:  # what goes now could not be made again
             self._collect(entries)
-        return Build(project=self.project, entries=entries, seconds=time.monotonic() - self._obtainer.begun)
+        return Build(
+            project=self.project,
+            entries=entries,
+            seconds=time.monotonic() - self._obtainer.begun,
+            round_trips=self._round_trips(),
+        )
 
     def _expected(self, units: Sequence[Sequence[Planned]]) -> dict[str, float | None]:
         """Seconds that each variant will take, see `progress.Watcher`; of a group, all of them stand at the first."""
@@ -179,6 +200,9 @@ class Pipeline:
         estimate = self.estimate(planned)
         return estimate.seconds if estimate else None
 
+    def _round_trips(self) -> dict[str, int]:
+        return dict(sorted((Counter(self._farm.round_trips) + Counter(self._remote.round_trips)).items()))
+
     def _collect(self, entries: tuple[Entry, ...]) -> None:
         """Bring the store back within its limits; leases keep what this build is going to use."""
         made = {
@@ -192,15 +216,17 @@ class Pipeline:
 
     def reproduce(self, planned: Sequence[Planned], *, runs: int = 2) -> Iterator[Reproduced]:
         """Compile variants that were prepared `runs` times and compare; see `reproducing`."""
-        return reproduce(planned, self.store, report=self._report, runs=runs)
+        return reproduce(planned, self.store, report=self._report, farm=self._farm, runs=runs)
 
     def _stop(self, futures: list[Future[tuple[Entry, ...]]]) -> None:
         """End what runs, start nothing more, and give up what was obtained. Returns when all threads are done."""
         self._obtainer.stopping.set()
+        self._remote.stop()  # its calls may be long, and a pool of its own ends with them
         for future in futures:
             future.cancel()
         running = set(futures)
         while running:
+            self._farm.close()
             kill_workers(frozenset(self._threads))  # again and again: a thread may just have started one
             running = wait(running, timeout=_PAUSE).not_done
         for future in futures:

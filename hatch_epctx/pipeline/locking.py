@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hatch_epctx.lockfile import Drift, LockedVariant
     from hatch_epctx.pipeline.preparing import Preparer
     from hatch_epctx.pipeline.records import Planned, Status
-    from hatch_epctx.remote.client import Remote
-    from hatch_epctx.store import Generation, Staging, Store
+    from hatch_epctx.pipeline.remoting import RemoteCache
+    from hatch_epctx.store import Generation, Store
 
 __all__ = [
     "LockedBytes",
@@ -134,10 +134,10 @@ class LockedBytes:
     Args:
         lock: what was locked.
         store: where generations live.
-        remote: where artifacts can be had by digest.
+        remote: where artifacts may be had by digest.
     """
 
-    def __init__(self, lock: Lock, store: Store, remote: Remote | None = None) -> None:
+    def __init__(self, lock: Lock, store: Store, remote: RemoteCache) -> None:
         self._lock = lock
         self._store = store
         self._remote = remote
@@ -196,10 +196,8 @@ class LockedBytes:
         return every[0] if group is None else _together(unit, every, group)
 
     def _fetch(self, planned: Planned, locked: LockedVariant) -> Generation | None:
-        if self._remote is None:
-            return None
         with self._store.staging() as staging:
-            if not self._download(locked, staging):
+            if not self._remote.fetch_locked(planned.variant, locked, staging):
                 return None
             record = Record(
                 identity=locked.identity, document=locked.document, artifacts=locked.artifacts, result=locked.facts
@@ -207,10 +205,6 @@ class LockedBytes:
             absent = isinstance(self._store.find(locked.identity, verify=False), Miss)
             certain = planned.identity is not None and not planned.identity.uncertain
             return self._store.publish(staging, record, select=absent and certain)
-
-    def _download(self, locked: LockedVariant, staging: Staging) -> bool:
-        wanted = [(item.path, item.digest, item.size) for item in locked.artifacts]
-        return self._remote is not None and self._remote.fetch_artifacts(wanted, staging.path) is not None
 
     def _other(self, variant: Variant, locked: LockedVariant, made: Generation, who: str) -> VerificationError:
         made_by_path = {item.path: item for item in made.record.artifacts}

@@ -1,4 +1,4 @@
-"""Obtaining generations: found in the store, or compiled under their identity's lock and published.
+"""Obtaining generations: found in the store, fetched from the remote cache, or compiled, under their identity's lock.
 
 A unit of work is one variant, or the selected members of one weight-sharing group: these have one identity and one
 generation, whichever of them are selected.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import compile as compiling
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from hatch_epctx.compile import Compiled
+    from hatch_epctx.compile import Compiled, Run
     from hatch_epctx.config import SharedGroup, Variant
     from hatch_epctx.identity import Identity
+    from hatch_epctx.pipeline.farming import Farm
     from hatch_epctx.pipeline.history import History
     from hatch_epctx.pipeline.locking import LockedBytes
     from hatch_epctx.pipeline.preparing import Preparer
     from hatch_epctx.pipeline.progress import Report
     from hatch_epctx.pipeline.records import Planned, Status
+    from hatch_epctx.pipeline.remoting import RemoteCache
     from hatch_epctx.store import Generation, Store
 
 __all__ = ["ATTEMPTS", "Obtainer", "compile_unit", "not_shared"]
@@ -58,6 +60,8 @@ class Obtainer:
         preparer: gives identities anew after a compile.
         history: told each identity that was obtained.
         report: told what goes on.
+        remote: asked before a compile, and given what was compiled.
+        farm: where compiles run.
         offline: a miss is an error.
         locked: the artifacts that a lock demands.
         keep: keep the folder of a failed compile.
@@ -70,6 +74,8 @@ class Obtainer:
         history: History,
         *,
         report: Report,
+        remote: RemoteCache,
+        farm: Farm,
         offline: bool = False,
         locked: LockedBytes | None = None,
         keep: bool = False,
@@ -78,8 +84,10 @@ class Obtainer:
         self._preparer = preparer
         self._history = history
         self._report = report
+        self._remote = remote
+        self._farm = farm
         self._offline = offline
-        self._checker = Checker(store, report=report)
+        self._checker = Checker(store, report=report, farm=farm)
         self._locked = locked
         self._keep = keep
         self.begun = time.monotonic()
@@ -140,28 +148,29 @@ class Obtainer:
         variant, identity = unit[0].variant, unit[0].identity
         if identity is None:  # an EP that went away while the source was changing
             raise ToolchainError(unit[0].skipped, where=variant.name, reason="missing-ep")
-        failures: dict[str, EpctxError] = {}
+        made: _Made | None = None
         with self._held(variant, identity):
             found, status = self._found(unit, identity)
             if isinstance(found, Miss):
                 self._refuse_offline(variant, found)
                 if self.stopping.is_set():
                     raise CompileError("the build was stopped", where=variant.name, reason="stopped")
-                generation, failures = self._compile(unit, identity, why=found.reason)
+                made = self._compile(unit, identity, why=found.reason)
+                generation, status, reason = made.generation, "compiled", found.reason
             else:
-                generation = self._hit(unit, identity, found, status)
-        made = isinstance(found, Miss)
-        if generation.warning and made:
+                generation, reason = self._hit(unit, identity, found, status), ""
+        if generation.warning and status != "hit":
             self._report(variant, f"warning: {generation.warning}")
-        reason = found.reason if isinstance(found, Miss) else ""
         with ExitStack() as undo:
             undo.push(generation)
+            if made is not None:  # after the lock: whoever waits for it has no need of the remote cache
+                self._remote.push(unit, identity, made.record, generation)
             entries = tuple(
                 self._demanded(
-                    Entry(planned=planned, status="compiled" if made else status, reason=reason, generation=generation),
+                    Entry(planned=planned, status=status, reason=reason, generation=generation),
                     identity,
                     generation,
-                    failures.get(planned.variant.name),
+                    made.failures.get(planned.variant.name) if made else None,
                 )
                 for planned in unit
             )
@@ -205,11 +214,14 @@ class Obtainer:
         return replace(entry, facts=facts, prepared=prepared[0] if prepared else None)
 
     def _found(self, unit: Sequence[Planned], identity: Identity) -> tuple[Generation | Miss, Status]:
-        """The generation of `identity`, with the locked artifacts where there is a lock."""
+        """The generation of `identity`, with the locked artifacts where there is a lock; here or elsewhere."""
         found = self.find(identity)
         if self._locked is not None:
             return self._locked.obtain(unit, found)
-        return found, "miss" if isinstance(found, Miss) else "hit"
+        if not isinstance(found, Miss):
+            return found, "hit"
+        fetched = self._remote.fetch(unit, identity)
+        return (found, "miss") if fetched is None else (fetched, "fetched")
 
     @contextmanager
     def _held(self, variant: Variant, identity: Identity) -> Iterator[None]:
@@ -239,22 +251,22 @@ class Obtainer:
             undo.pop_all()
         return found
 
-    def _compile(
-        self, unit: Sequence[Planned], identity: Identity, *, why: str
-    ) -> tuple[Generation, dict[str, EpctxError]]:
-        """Compile and publish, within the identity's lock; return what variants of the unit have against the result."""
+    def _compile(self, unit: Sequence[Planned], identity: Identity, *, why: str) -> _Made:
+        """Compile and publish, within the identity's lock."""
         variant, group = unit[0].variant, unit[0].variant.group
         what = f" with {len(group.members)} members of the group {group.name}" if group else ""
+        what += f" on {self._farm.name}" if self._farm.name and not variant.is_source else ""
         for planned in unit:
             last = self._history.last(planned.variant)
             about = f", about {last.seconds:.0f} s" if last and last.seconds and last.seconds >= _LONG else ""
             self._report(planned.variant, f"compiling {identity.short}{what} ({why}){about}")
-        if variant.memory_limit is not None and not can_measure():
-            self._report(variant, "warning: memory-limit is not held: this system does not tell what a process uses")
+        if variant.memory_limit is not None and (self._farm.name or not can_measure()):
+            who = "the executor" if self._farm.name else "this system"
+            self._report(variant, f"warning: memory-limit is not held: {who} does not tell what a process uses")
         start = time.monotonic()
         with self._store.staging(keep=self._keep) as staging:
             with signs_of_life(self._report, variant):
-                compiled = compile_unit(unit[0], staging.path)
+                compiled = compile_unit(unit[0], staging.path, self._farm.runner(unit[0]))
             failures = self._judged(unit, identity, compiled, staging.path)
             self._unchanged(unit[0])
             record = _record(identity, compiled)
@@ -268,7 +280,7 @@ class Obtainer:
             self._say_losses(planned.variant, facts_of(planned.variant, record))
         if group and not compiled.facts["shared"]:
             self._report(variant, not_shared(group, variant))
-        return generation, failures
+        return _Made(generation=generation, record=record, failures=failures)
 
     def _say_losses(self, variant: Variant, facts: Mapping[str, Any]) -> None:
         """What a compile dropped or left behind, as warnings."""
@@ -324,6 +336,17 @@ def _worker() -> int:
     return int(number) if number.isdigit() else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A compile that was published."""
+
+    generation: Generation
+    record: Record
+    """As the compile gave it; a locked generation tells the lock's facts."""
+    failures: Mapping[str, EpctxError]
+    """What variants of the unit have against it."""
+
+
 def _record(identity: Identity, compiled: Compiled) -> Record:
     return Record(
         identity=identity.digest,
@@ -333,18 +356,20 @@ def _record(identity: Identity, compiled: Compiled) -> Record:
     )
 
 
-def compile_unit(planned: Planned, folder: Path) -> Compiled:
+def compile_unit(planned: Planned, folder: Path, runner: Run) -> Compiled:
     """The compile of the unit that `planned` belongs to, in the empty `folder`."""
     variant, source, digests = planned.variant, planned.source, planned.option_digests
     if variant.group is not None:
         sources = [member.source for member in planned.members]
         calibrations = [member.calibration for member in planned.members]
         return compiling.compile_group(
-            variant.group, sources, folder, option_digests=digests, calibrations=calibrations
+            variant.group, sources, folder, option_digests=digests, calibrations=calibrations, runner=runner
         )
     if source is None:
         raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
-    return compiling.compile_variant(variant, source, folder, option_digests=digests, calibration=planned.calibration)
+    return compiling.compile_variant(
+        variant, source, folder, option_digests=digests, calibration=planned.calibration, runner=runner
+    )
 
 
 def not_shared(group: SharedGroup, variant: Variant) -> str:

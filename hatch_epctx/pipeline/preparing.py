@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hatch_epctx.config import Variant
     from hatch_epctx.identity import Identity
     from hatch_epctx.lockfile import Lock
+    from hatch_epctx.pipeline.farming import Farm
     from hatch_epctx.store import Store
     from hatch_epctx.worker.protocol import ProbedDevice, ScannedModel
 
@@ -42,11 +43,13 @@ class Preparer:
     Args:
         store: remembers digests and facts.
         lock: gives the toolchain of an EP that is not here (see `locking`).
+        farm: where compiles run; on this machine when left out.
     """
 
-    def __init__(self, store: Store, lock: Lock | None = None) -> None:
+    def __init__(self, store: Store, lock: Lock | None = None, *, farm: Farm | None = None) -> None:
         self._store = store
         self._lock = lock
+        self._farm = farm
         self._toolchains: dict[tuple[Any, ...], Toolchain] = {}
         self._guard = threading.Lock()
 
@@ -210,16 +213,25 @@ class Preparer:
     def _discovered(self, variant: Variant) -> Toolchain:
         provider = variant.provider
         key = (provider.key, variant.device, variant.requires, variant.cores, tuple(sorted(variant.env.items())))
+        hardware = self._farm.hardware(variant) if self._farm else None
+        if hardware and variant.cores is not None:
+            raise ToolchainError(
+                "a compile on the executor is held to no number of cores",
+                where=f"tool.epctx.targets.{variant.base_target}.cores",
+                remedy="Remove it, and let EPCTX_REMOTE_PLATFORM choose workers of one kind.",
+                reason="executor-cores",
+            )
         with self._guard:
             if key not in self._toolchains:
                 self._toolchains[key] = discover(
                     provider,
                     variant.device,
                     digest=self._store.digest,
-                    probe=lambda components: self._probe(variant, components),
+                    probe=hardware.devices if hardware else lambda components: self._probe(variant, components),
                     requires=variant.requires,
                     cores=variant.cores,
                     where=f"tool.epctx.targets.{variant.base_target}",
+                    host=hardware.host if hardware else None,
                 )
             return self._toolchains[key]
 

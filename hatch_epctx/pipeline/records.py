@@ -111,6 +111,8 @@ class Build:
     entries: tuple[Entry, ...]
     seconds: float = 0.0
     """Wall time, identities included; presentation only."""
+    round_trips: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    """Requests to the remote cache by method; empty: the network was not touched."""
 
     def __enter__(self) -> Self:
         return self

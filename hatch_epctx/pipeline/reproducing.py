@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hatch_epctx.identity import Identity
+    from hatch_epctx.pipeline.farming import Farm
     from hatch_epctx.pipeline.progress import Report
     from hatch_epctx.pipeline.records import Planned
     from hatch_epctx.store import Artifact, Store
@@ -71,17 +72,19 @@ class Reproduced:
     error: EpctxError | None = None
 
 
-def reproduce(planned: Iterable[Planned], store: Store, *, report: Report, runs: int = 2) -> Iterator[Reproduced]:
+def reproduce(
+    planned: Iterable[Planned], store: Store, *, report: Report, farm: Farm, runs: int = 2
+) -> Iterator[Reproduced]:
     """Compile each unit `runs` times and compare; nothing is published, and no result is opened.
 
     Raises:
         StoreError: no folder to compile in can be made.
     """
     for unit in units_of(tuple(planned)):
-        yield _reproduced(unit, store, report=report, runs=runs)
+        yield _reproduced(unit, store, report=report, farm=farm, runs=runs)
 
 
-def _reproduced(unit: Sequence[Planned], store: Store, *, report: Report, runs: int) -> Reproduced:
+def _reproduced(unit: Sequence[Planned], store: Store, *, report: Report, farm: Farm, runs: int) -> Reproduced:
     planned = unit[0]
     names, identity = tuple(item.variant.name for item in unit), planned.identity
     if identity is None:
@@ -89,12 +92,12 @@ def _reproduced(unit: Sequence[Planned], store: Store, *, report: Report, runs: 
     try:
         with store.staging() as first:
             report(planned.variant, f"compiling {identity.short}, 1 of {runs}")
-            artifacts = _compile(planned, first.path, report)
+            artifacts = _compile(planned, first.path, report, farm)
             stored = _against_store(store, identity, artifacts)
             for number in range(2, runs + 1):
                 with store.staging() as other:
                     report(planned.variant, f"compiling {identity.short}, {number} of {runs}")
-                    again = _compile(planned, other.path, report)
+                    again = _compile(planned, other.path, report, farm)
                     found = tuple(_compare(first.path, artifacts, other.path, again))
                 if found:
                     remember_unstable(store, identity.digest)
@@ -107,13 +110,13 @@ def _reproduced(unit: Sequence[Planned], store: Store, *, report: Report, runs: 
     return Reproduced(variants=names, identity=identity, stored=stored)
 
 
-def _compile(planned: Planned, folder: Path, report: Report) -> tuple[Artifact, ...]:
+def _compile(planned: Planned, folder: Path, report: Report, farm: Farm) -> tuple[Artifact, ...]:
     variant, group = replace(planned.variant, load_check=False), planned.variant.group
     if group is not None:
         members = tuple(replace(member, load_check=False) for member in group.members)
         variant = replace(variant, group=replace(group, members=members))
     with signs_of_life(report, variant):
-        return compile_unit(replace(planned, variant=variant), folder).artifacts
+        return compile_unit(replace(planned, variant=variant), folder, farm.runner(planned, fresh=True)).artifacts
 
 
 def _against_store(store: Store, identity: Identity, artifacts: tuple[Artifact, ...]) -> str:

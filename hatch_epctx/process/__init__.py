@@ -7,8 +7,10 @@ a worker sees; `results` reads what it wrote; `logs` makes the tail of its log f
 
 from __future__ import annotations
 
+from hatch_epctx.process.elsewhere import note_remote_start, outcome_elsewhere
 from hatch_epctx.process.environment import worker_environment
 from hatch_epctx.process.memory import can_measure
+from hatch_epctx.process.results import check_fields
 from hatch_epctx.process.running import LOG_LIMIT, Cause, Outcome, kill_workers, run_worker, worker_runs
 from hatch_epctx.process.tools import ToolRun, run_tool
 
@@ -18,7 +20,10 @@ __all__ = [
     "Outcome",
     "ToolRun",
     "can_measure",
+    "check_fields",
     "kill_workers",
+    "note_remote_start",
+    "outcome_elsewhere",
     "run_tool",
     "run_worker",
     "worker_environment",

@@ -13,12 +13,12 @@ from hatch_epctx.files import check_name, parse_json, read_bounded
 from hatch_epctx.worker.protocol import FORMAT, Result, Role, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     Check = Callable[[Any, str], None]
 
-__all__ = ["RESULT_LIMIT", "read_result"]
+__all__ = ["RESULT_LIMIT", "check_fields", "read_result"]
 
 RESULT_LIMIT: Final = 16 << 20
 """Bytes of ``result.json``. Facts of a model with 50,000 inputs need less."""
@@ -41,6 +41,28 @@ def read_result(path: Path, task: Task) -> Result:
         if name not in value:
             raise ValueError(f"{name} is missing")
     return cast("Result", value)
+
+
+def check_fields(value: Any, place: str, names: Collection[str], *, owed: Collection[str] = ()) -> None:
+    """Check the fields called `names` of an object, as far as it has them, as those of a result; others are not seen.
+
+    Args:
+        value: what was read.
+        place: of it, for messages.
+        names: fields of `Result`.
+        owed: those that it must have.
+
+    Raises:
+        ValueError: it is no object, or a field is missing or of another type.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{place} is no object")  # noqa: TRY004
+    for name in owed:
+        if name not in value:
+            raise ValueError(f"{place} has no {name}")
+    for name in names:
+        if name in value:
+            _FIELDS[name](value[name], f"{place}.{name}")
 
 
 def _flag(value: Any, place: str) -> None:

@@ -35,7 +35,7 @@ if sys.platform == "win32":  # pragma: no cover
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["LOG_LIMIT", "Cause", "Outcome", "kill_workers", "run_worker", "worker_runs"]
+__all__ = ["LOG_LIMIT", "Cause", "Outcome", "kill_workers", "note_start", "read_outcome", "run_worker", "worker_runs"]
 
 LOG_LIMIT: Final = 64 << 20
 """Bytes of a worker's log; a worker that writes more is killed."""
@@ -133,7 +133,7 @@ def run_worker(
     for name in (RESULT_NAME, LOG_NAME):
         remove_tree(folder / name)
     atomic_write(folder / JOB_NAME, job_bytes(full), durable=False)
-    _count(task)
+    note_start(task)
     start = time.monotonic()
     with open(folder / LOG_NAME, "xb", buffering=0) as log:
         running = _Worker(program or _own_program(), folder, worker_environment(folder, env), log)
@@ -146,7 +146,7 @@ def run_worker(
             code = running.close()
     seconds = time.monotonic() - start
     secrets = secrets_of({**os.environ, **env})
-    result, note = _read(folder / RESULT_NAME, task, secrets) if code == 0 and not killed else (None, "")
+    result, note = read_outcome(folder / RESULT_NAME, task, secrets) if code == 0 and not killed else (None, "")
     cause: Cause = killed or ("signal" if code < 0 else "no-result" if note else "exit")
     number = -code if cause == "signal" else 0
     return Outcome(
@@ -170,7 +170,8 @@ def _import_path() -> list[str]:
     return [str(Path(entry).absolute()) for entry in sys.path if entry]
 
 
-def _count(task: Task) -> None:
+def note_start(task: str) -> None:
+    """Count a worker that is started; see `run_worker`."""
     with _lock:
         _runs[task] += 1
     if trace := os.environ.get("EPCTX_TRACE_WORKERS"):
@@ -179,7 +180,8 @@ def _count(task: Task) -> None:
             stream.write(f"{task}\n".encode())
 
 
-def _read(path: Path, task: Task, secrets: tuple[str, ...]) -> tuple[Result | None, str]:
+def read_outcome(path: Path, task: Task, secrets: tuple[str, ...]) -> tuple[Result | None, str]:
+    """The result that a worker left, without secrets, or why there is none."""
     try:
         result = read_result(path, task)
     except OSError as error:

@@ -135,7 +135,12 @@ class Remote:
         _remove(made)
         return None
 
-    def push(self, identity: str, record_json: bytes, artifacts: Sequence[tuple[str, Path, str, int]]) -> None:
+    @property
+    def writes(self) -> bool:
+        """Whether `push` sends anything; False in read-only mode, and after pushing was given up."""
+        return self._writing and self._reading
+
+    def push(self, identity: str, record_json: bytes, artifacts: Sequence[tuple[str, Path, str, int]]) -> bool:
         """Keep an entry in the cache: blobs that it lacks, then the result. Never raises for what the cache does.
 
         Args:
@@ -143,16 +148,21 @@ class Remote:
             record_json: a JSON object with ``identity``, ``document`` and ``artifacts``; see `entry.check_record`.
             artifacts: (flat name, file, digest, size in bytes).
 
-        A failure is one warning; after three there are no more pushes, and no more warnings, in this build.
+        Returns:
+            Whether it is there now. A failure is one warning; after three there are no more pushes, and no more
+            warnings, in this build.
         """
-        if not (self._writing and self._reading):
-            return
+        if not self.writes:
+            return False
         try:
             self._push(identity, record_json, [Artifact(*item) for item in artifacts])
         except RemoteError as error:
             self._settle("push", identity, error)
         except OSError as error:
             self._settle("push", identity, RemoteError(str(error), reason="failed"))
+        else:
+            return True
+        return False
 
     def close(self) -> None:
         """Give up what is under way and close the connections. May be called twice."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = [
+    "FILE_LIMIT",
     "FORMAT",
     "RECORD_LIMIT",
     "RECORD_NAME",

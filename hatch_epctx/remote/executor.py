@@ -17,7 +17,7 @@ from hatch_epctx.digest import is_digest
 from hatch_epctx.files import check_name, remove_file
 from hatch_epctx.remote.action import RemoteCommand, action_of
 from hatch_epctx.remote.blobs import EMPTY, Blob, Receiver
-from hatch_epctx.remote.entry import Artifact, digest_message, serialize
+from hatch_epctx.remote.entry import FILE_LIMIT, Artifact, digest_message, serialize
 from hatch_epctx.remote.faults import RemoteError, answered
 from hatch_epctx.remote.proto import reapi_pb2 as pb
 from hatch_epctx.remote.reapi import SERVICE, Reapi
@@ -31,15 +31,22 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from hatch_epctx.remote.blobs import Source
     from hatch_epctx.remote.endpoint import Endpoint
 
-__all__ = ["Execution", "Executor"]
+__all__ = ["Execution", "Executor", "OverdueError"]
 
 GRACE: Final = 600.0
 """Seconds beyond a command's time limit that an action may wait for a worker."""
 TREE_LIMIT: Final = 16 << 20
+_OK: Final = 0
+_DEADLINE_EXCEEDED: Final = 4
 STREAM_LIMIT: Final = 1 << 20
 """Bytes of a command's output that are fetched."""
+
+
+class OverdueError(RemoteError):
+    """The command overran its time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +68,13 @@ class Executor:
     """A remote-execution service. Unlike `client.Remote` it raises: to compile here instead is the caller's choice."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self.name = endpoint.name
         self._trips = RoundTrips()
         self._reapi = Reapi(endpoint, self._trips)
         self._runner = Runner(endpoint.connections)
         self._endpoint = endpoint
+        self._sent: set[Blob] = set()
+        """Blobs that the service had at an earlier action of this client; they are not asked for again."""
 
     @property
     def round_trips(self) -> dict[str, int]:
@@ -84,18 +94,36 @@ class Executor:
             folder: an existing private folder for the outputs.
             fresh: run it even where the server has a result.
 
+        Folders that the command leaves do not come back.
+
         Raises:
+            OverdueError: the command overran its time.
             RemoteError: the service cannot be reached, or refuses, or lost the action; or its answer is wrong.
             OSError: an input cannot be read, or an output not be written; nothing of the outputs is left.
         """
         if not self._reapi.capabilities().execute:
             raise RemoteError("it executes nothing", reason="refused")
         action, sources = action_of(command)
-        self._runner.all(self._runner.one(lambda: self._reapi.uploads(sources)), threading.Event())
+        trusting = self._send(sources)
         response = self._execute(action, command.timeout, fresh=fresh)
+        if trusting and response.status.code not in (_OK, _DEADLINE_EXCEEDED):
+            # An input may have gone away meanwhile: FAILED_PRECONDITION by the protocol, casd says INTERNAL.
+            self._sent.clear()
+            self._send(sources)
+            response = self._execute(action, command.timeout, fresh=fresh)
+        if response.status.code == _DEADLINE_EXCEEDED:
+            raise OverdueError(answered(f"the action overran its time: {response.status.message}"), reason="failed")
         if response.status.code:
             raise status_error("the action", response.status.code, response.status.message)
         return self._collect(command, response, folder)
+
+    def _send(self, sources: Sequence[Source]) -> bool:
+        """Send what the service lacks; whether some of it was taken to be there because it was earlier."""
+        new = [source for source in sources if source.blob not in self._sent]
+        if new:
+            self._runner.all(self._runner.one(lambda: self._reapi.uploads(new)), threading.Event())
+            self._sent.update(source.blob for source in new)
+        return len(new) < len(sources)
 
     def _execute(self, action: Blob, timeout: float, *, fresh: bool) -> pb.ExecuteResponse:
         """Start the action and wait; when the connection breaks off, wait on for the same operation."""
@@ -164,9 +192,9 @@ class Executor:
             tree = pb.Tree()
             if directory.tree_digest.size_bytes:
                 tree = parse("the tree", self._bytes("the tree", directory.tree_digest, TREE_LIMIT), pb.Tree)
-            if tree.root.directories:
-                raise RemoteError("the command left folders behind", reason="corrupt")
             listed |= {_flat(node.name): _blob_of(node.digest) for node in tree.root.files}
+        if len(listed) > FILE_LIMIT:
+            raise RemoteError(f"the command left {len(listed)} files, more than {FILE_LIMIT}", reason="corrupt")
         return listed
 
     def _stream(self, name: str, raw: bytes, digest: pb.Digest) -> bytes:

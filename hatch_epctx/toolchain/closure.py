@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["closure_digest", "closure_files", "import_folders", "site_folder"]
 
 _SKIPPED = (".py", ".pyc")
+_BYTE_CODE = (".pyc",)
 _METADATA = (".dist-info", ".egg-info", ".data")
 
 Entry = tuple[str, Path]
@@ -49,12 +50,13 @@ def closure_digest(files: Iterable[Entry], digest: Callable[[Path], str]) -> str
         ) from error
 
 
-def closure_files(distribution: Distribution | None, module: str = "") -> list[Entry]:
+def closure_files(distribution: Distribution | None, module: str = "", *, code: bool = False) -> list[Entry]:
     """(name, path) of every file of the closure, sorted by name.
 
     Args:
         distribution: the installed distribution; None for a module that none brings.
         module: import name whose folder counts too, wherever it is imported from.
+        code: Python source too: everything that is needed to run it elsewhere.
 
     Raises:
         ToolchainError: a folder cannot be listed.
@@ -63,7 +65,7 @@ def closure_files(distribution: Distribution | None, module: str = "") -> list[E
     folders: list[Path] = []
     if distribution is not None:
         site = site_folder(distribution)
-        packages, single = _top_level(distribution)
+        packages, single = _top_level(distribution, code=code)
         folders += [site / name for name in packages]
         folders += [site / f"{name}.libs" for name in (*packages, _normalized(distribution.metadata["Name"]))]
         entries |= {name: site / name for name in single if (site / name).is_file()}
@@ -71,7 +73,7 @@ def closure_files(distribution: Distribution | None, module: str = "") -> list[E
         folders += [folder, folder.with_name(f"{folder.name}.libs")]
     for folder in dict.fromkeys(folders):
         if folder.is_dir():
-            entries |= dict(_walk(folder, folder.name, frozenset()))
+            entries |= dict(_walk(folder, folder.name, frozenset(), _BYTE_CODE if code else _SKIPPED))
     return sorted(entries.items())
 
 
@@ -90,7 +92,7 @@ def site_folder(distribution: Distribution) -> Path:
     return Path(str(distribution.locate_file("")))
 
 
-def _top_level(distribution: Distribution) -> tuple[list[str], list[str]]:
+def _top_level(distribution: Distribution, *, code: bool) -> tuple[list[str], list[str]]:
     """(package folders, single files) that the distribution installs beside its metadata."""
     packages: dict[str, None] = {}
     single: dict[str, None] = {}
@@ -100,7 +102,7 @@ def _top_level(distribution: Distribution) -> tuple[list[str], list[str]]:
             continue
         if rest:
             packages[first] = None
-        elif not first.endswith((*_SKIPPED, ".pth")):
+        elif not first.endswith((*(_BYTE_CODE if code else _SKIPPED), ".pth")):
             single[first] = None
     if not packages and (listed := distribution.read_text("top_level.txt")):
         packages = dict.fromkeys(listed.split())
@@ -112,7 +114,7 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name)
 
 
-def _walk(folder: Path, name: str, above: frozenset[str]) -> Iterator[Entry]:
+def _walk(folder: Path, name: str, above: frozenset[str], skipped: tuple[str, ...]) -> Iterator[Entry]:
     """Files below `folder`, named below `name`; `above` holds the real paths of the folders on the way here."""
     real = os.path.realpath(folder)
     if real in above:  # a link that leads back to a folder above it
@@ -127,6 +129,6 @@ def _walk(folder: Path, name: str, above: frozenset[str]) -> Iterator[Entry]:
         place = f"{name}/{entry.name}"
         if entry.is_dir():
             if entry.name != "__pycache__":
-                yield from _walk(Path(entry.path), place, above | {real})
-        elif entry.is_file() and not entry.name.endswith(_SKIPPED):
+                yield from _walk(Path(entry.path), place, above | {real}, skipped)
+        elif entry.is_file() and not entry.name.endswith(skipped):
             yield place, Path(entry.path)

@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import ToolchainError
 from hatch_epctx.toolchain.closure import closure_digest, closure_files, import_folders, site_folder
+from hatch_epctx.toolchain.elsewhere import device_facts
 from hatch_epctx.toolchain.machine import architecture, pick_cpus, read_cpu, system
 from hatch_epctx.toolchain.records import Component, Toolchain
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
     from hatch_epctx.providers import Provider, SdkVersion
     from hatch_epctx.toolchain.closure import Entry
+    from hatch_epctx.toolchain.machine import Host
     from hatch_epctx.toolchain.records import Probe
     from hatch_epctx.worker.protocol import ProbedDevice
 
-__all__ = ["discover", "ep_closure", "is_installed"]
+__all__ = ["BUILDS", "ONNXRUNTIME", "brings", "discover", "ep_closure", "find_distribution", "is_installed"]
 
 ONNXRUNTIME = "onnxruntime"
 BUILDS = (
@@ -57,6 +59,7 @@ def discover(
     requires: Iterable[str] = (),
     cores: int | None = None,
     where: str = "",
+    host: Callable[[str], Host] | None = None,
 ) -> Toolchain:
     """The toolchain that compiles for `provider` on `device`.
 
@@ -68,6 +71,8 @@ def discover(
         requires: requirements that must be met (PEP 508).
         cores: physical cores that the compile is to see, of an EP that bakes their number in; all when None.
         where: dotted place of the target, for messages.
+        host: tells what the machine is that compiles, where it is another one; `probe` answers for it too. Not called
+            where `probe` is not.
 
     Raises:
         ToolchainError: a distribution is missing or unfit, a library cannot be read, the EP shows no such device.
@@ -76,10 +81,11 @@ def discover(
     onnxruntime = _onnxruntime(digest)
     uncertain: list[str] = []
     ep, sdk = _ep(provider, digest, where, uncertain)
-    facts = {}
+    facts, compiling = {}, None
     if not provider.offline and provider.epcontext:
         components = [("onnxruntime", onnxruntime.digest), *([("ep", ep.digest)] if ep else [])]
-        facts = _hardware(provider, device, probe, digest_entries(components), where, uncertain)
+        compiling = host(digest_entries(components)) if host else None
+        facts = _hardware(provider, device, probe, digest_entries(components), where, uncertain, compiling)
         if cores is not None and "cores" in facts:
             facts |= _pinned(cores, where)
     return Toolchain(
@@ -87,8 +93,8 @@ def discover(
         onnx_version=_version_of("onnx"),
         ep=ep,
         sdk=sdk,
-        os=system(),
-        architecture=architecture(),
+        os=compiling.os if compiling else system(),
+        architecture=compiling.architecture if compiling else architecture(),
         uncertain=tuple(uncertain),
         **facts,
     )
@@ -97,7 +103,7 @@ def discover(
 def is_installed(provider: Provider) -> bool:
     """Whether a distribution or module that brings the EP is there, fit or not; ONNX Runtime's own EPs always are."""
     if provider.distributions:
-        return any(_find(name) is not None for name in provider.distributions)
+        return any(find_distribution(name) is not None for name in provider.distributions)
     return not provider.module or bool(import_folders(provider.module))
 
 
@@ -105,12 +111,12 @@ def ep_closure(provider: Provider) -> list[Entry]:
     """(name, path) of every file that the EP's digest covers; empty where ONNX Runtime or the system brings it."""
     if not provider.distributions and not provider.module:
         return []
-    distribution = next((found for found in map(_find, provider.distributions) if found is not None), None)
+    distribution = next((found for found in map(find_distribution, provider.distributions) if found is not None), None)
     return closure_files(distribution, provider.module)
 
 
 def _onnxruntime(digest: Callable[[Path], str]) -> Component:
-    builds = [build for build in map(_find, BUILDS) if build is not None and _brings(build, ONNXRUNTIME)]
+    builds = [build for build in map(find_distribution, BUILDS) if build is not None and brings(build, ONNXRUNTIME)]
     if not builds:
         builds = [metadata.distribution(name) for name in metadata.packages_distributions().get(ONNXRUNTIME, ())]
     if not builds or not import_folders(ONNXRUNTIME):
@@ -126,13 +132,14 @@ def _onnxruntime(digest: Callable[[Path], str]) -> Component:
     )
 
 
-def _brings(distribution: Distribution, package: str) -> bool:
+def brings(distribution: Distribution, package: str) -> bool:
+    """Whether the distribution installs the package."""
     files = distribution.files
     return files is None or any(path.parts[0] == package for path in files)
 
 
 def _version_of(name: str) -> str:
-    found = _find(name)
+    found = find_distribution(name)
     if found is None:
         raise ToolchainError(
             f"the distribution {name} is not installed",
@@ -148,7 +155,7 @@ def _ep(
     """The EP's component and SDK versions; no component where ONNX Runtime or the system brings it."""
     if not provider.distributions and not provider.module:
         return None, {}
-    distribution = next((found for found in map(_find, provider.distributions) if found is not None), None)
+    distribution = next((found for found in map(find_distribution, provider.distributions) if found is not None), None)
     if distribution is None and provider.distributions:
         raise ToolchainError(
             f"the distribution {provider.distributions[0]}, which brings {provider.title}, is not installed",
@@ -201,7 +208,13 @@ def _search(path: Path, pattern: str, content: str) -> str:  # noqa: ARG001  # t
 
 
 def _hardware(
-    provider: Provider, device: str, probe: Probe | None, components: str, where: str, uncertain: list[str]
+    provider: Provider,
+    device: str,
+    probe: Probe | None,
+    components: str,
+    where: str,
+    uncertain: list[str],
+    host: Host | None,
 ) -> dict[str, Any]:
     """Device, instruction set and cores, as fields of `Toolchain`."""
     facts: dict[str, Any] = {}
@@ -213,7 +226,7 @@ def _hardware(
         if not provider.run_here:
             uncertain.append(f"drivers and libraries that {provider.title} takes from the system")
     if device == "cpu" and (provider.bakes_isa or provider.bakes_cores):
-        cpu = read_cpu()
+        cpu = host.cpu if host else read_cpu()
         if provider.bakes_isa:
             facts["isa"] = cpu.isa
             if not cpu.isa:
@@ -255,13 +268,7 @@ def _device(
         )
     if device != "cpu" and not any("driver" in name.lower() for name in found["metadata"]):
         uncertain.append(f"the driver of device {device}, which {provider.title} does not report")
-    return {
-        "device-id": found["device_id"],
-        "metadata": dict(sorted(found["metadata"].items())),
-        "type": found["type"],
-        "vendor": found["vendor"],
-        "vendor-id": found["vendor_id"],
-    }
+    return device_facts(found)
 
 
 def _check_requirements(requires: Iterable[str], where: str) -> None:
@@ -275,7 +282,7 @@ def _check_requirements(requires: Iterable[str], where: str) -> None:
             ) from error
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        found = _find(requirement.name)
+        found = find_distribution(requirement.name)
         if found is None:
             state = f"{requirement.name} is not installed"
         elif not requirement.specifier.contains(found.version, prereleases=True):
@@ -291,7 +298,8 @@ def _check_requirements(requires: Iterable[str], where: str) -> None:
         )
 
 
-def _find(name: str) -> Distribution | None:
+def find_distribution(name: str) -> Distribution | None:
+    """The installed distribution of this name."""
     try:
         return metadata.distribution(name)
     except metadata.PackageNotFoundError:

@@ -12,14 +12,14 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.digest import digest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Cpu", "architecture", "machine_key", "pick_cpus", "read_cpu", "system", "visible_cpus"]
+__all__ = ["Cpu", "Host", "architecture", "machine_key", "pick_cpus", "read_cpu", "system", "visible_cpus"]
 
 PROC = Path("/proc")
 SYS = Path("/sys/devices/system")
@@ -41,6 +41,48 @@ class Cpu:
     """Number of these CPUs (hardware threads)."""
     topology: Mapping[str, int]
     """physical-cores, packages, numa-nodes, efficiency-cores of these CPUs. Empty: it cannot be read here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What of a machine may stand in an identity, beside its devices."""
+
+    os: str
+    architecture: str
+    cpu: Cpu
+
+    @classmethod
+    def here(cls) -> Host:
+        """The machine that this runs on."""
+        return cls(os=system(), architecture=architecture(), cpu=read_cpu())
+
+    @classmethod
+    def from_document(cls, value: Any) -> Host:
+        """What `document` gave on another machine; read as untrusted input.
+
+        Raises:
+            ValueError: it is of another form.
+        """
+        try:
+            isa, cores, topology = value["isa"], value["cores"], value["topology"]
+            counts = [cores, *topology.values()]
+            texts = [value["os"], value["architecture"], *isa, *topology]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError("no description of a machine") from error
+        if not all(type(count) is int for count in counts) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("no description of a machine")
+        cpu = Cpu(isa=tuple(isa), cores=cores, topology=dict(topology))
+        return cls(os=value["os"], architecture=value["architecture"], cpu=cpu)
+
+    def document(self) -> dict[str, Any]:
+        """Plain JSON, with the names of an identity document's section `toolchain`."""
+        return {
+            "os": self.os,
+            "architecture": self.architecture,
+            "isa": list(self.cpu.isa),
+            "cores": self.cpu.cores,
+            "topology": dict(self.cpu.topology),
+        }
 
 
 def system() -> str:

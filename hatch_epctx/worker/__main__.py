@@ -2,10 +2,10 @@
 
 Started as a file, it knows nothing but the standard library until it has read the job's import path. In order:
 
-1. Core dumps off; cwd is the job's folder.
+1. Core dumps off.
 2. A compile on Linux starts itself anew without address-space randomisation: QNN's bytes for some models depend on
    addresses (measured: 8 different context binaries of 8 compiles with it, 1 of 8 without). Where the system
-   forbids it (containers' seccomp filters do), the compile goes on as it is.
+   forbids it (containers' seccomp filters do), the compile goes on as it is. Then cwd is the job's folder.
 3. With ``--lifeline``, standard input is a pipe that the parent holds open and never writes to. The process forks:
    the child does the job, this one waits, and kills the whole process group as soon as the pipe ends, that is when
    the parent has died in whatever way. It ends as its child did, exit status or signal.
@@ -38,13 +38,13 @@ PR_SET_PDEATHSIG = 1
 def main(argv: list[str]) -> None:
     """Do the job in the file `argv[1]`."""
     path = Path(argv[1])
-    os.chdir(path.parent)
-    job: dict[str, Any] = json.loads(Path(path.name).read_text(encoding="utf-8"))
+    job: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     _no_core_dumps()
     compiles = job.get("task") in ("compile", "share")
     pinned = compiles and sys.platform == "linux" and _addresses_pinned()
     if compiles and sys.platform == "linux" and not pinned and PINNED not in argv:
-        _start_anew()
+        _start_anew()  # before the folder changes: on an executor this program's path is relative
+    os.chdir(path.parent)
     if LIFELINE in argv and os.name == "posix":
         _fork_below_lifeline()
     _set_import_path(job)

@@ -119,6 +119,7 @@ Reason = Literal[
     "run-failed",
     "fallback",
     "callbacks-unsupported",
+    "other-machine",
     "bad-inputs",
     "check-failed",
 ]
@@ -143,6 +144,7 @@ load-failed        the compiled model cannot be opened
 run-failed         it opens, and its first inference fails
 fallback           it opens on other EPs than the asked one
 callbacks-unsupported  ONNX Runtime or the EP has no EPContext data callbacks, and they were asked for
+other-machine      the worker runs on another machine than the identity names
 bad-inputs         a file of inputs that does not fit the model
 check-failed       its outputs differ from the source's beyond the tolerance
 """
@@ -214,6 +216,10 @@ class Job(TypedDict, total=False):
     """load, check: why a simulator cannot open the model, where that is so. It is not opened in one then: a load says
     so in `Result.extra["not_run"]`, a check fails with the reason not-simulated."""
     check: CheckJob
+    inner: str
+    """Module of the task's own procedure, where another one stands around it (`toolchain.elsewhere`)."""
+    machine: dict[str, Any]
+    """Facts of the machine that the identity holds; a worker that finds others refuses (`toolchain.elsewhere`)."""
     names: dict[str, str]
     """rename: new flat names of the files that the model refers to, by their old ones."""
 
