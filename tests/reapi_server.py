@@ -91,10 +91,12 @@ class Server:
 class Casd(Server):
     """buildbox-casd: CAS, ActionCache and, with `execute`, Execution.
 
-    `instance` names its only instance; without it, that is the nameless one.
+    `instance` names its only instance; without it, that is the nameless one. What is executed sees `also` too.
     """
 
-    def __init__(self, folder: Path, *, port: int = 0, instance: str = "", execute: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, port: int = 0, instance: str = "", execute: bool = False, also: tuple[str, ...] = ()
+    ) -> None:
         programs = buildbox()
         port = port or free_port()
         self.folder = folder
@@ -104,7 +106,7 @@ class Casd(Server):
             command.append(f"--local-server-instance={instance}")
         if execute:
             command += [f"--buildbox-run={programs / 'buildbox-run'}", "--jobs=2"]
-            command += [f"--runner-arg=--ro-bind-mount={Path(path).resolve()}:{path}" for path in mounts()]
+            command += [f"--runner-arg=--ro-bind-mount={Path(path).resolve()}:{path}" for path in (*mounts(), *also)]
         super().__init__([*command, str(folder / "store")], port, folder / "casd.log")
 
     @property

@@ -9,7 +9,6 @@ def _epctx_impl(module_ctx):
                 name = tag.name,
                 interpreter = tag.interpreter,
                 machines = tag.machines,
-                site_packages = tag.site_packages,
             )
 
 epctx = module_extension(
@@ -19,8 +18,7 @@ epctx = module_extension(
         "local_runtime": tag_class(
             attrs = {
                 "interpreter": attr.string(
-                    doc = "Absolute path of the environment's Python.",
-                    mandatory = True,
+                    doc = "Absolute path of the environment's Python; --repo_env=EPCTX_BAZEL_PYTHON when left out.",
                 ),
                 "machines": attr.string_list(
                     doc = "Describe this machine for these EPs and device kinds, such as [\"openvino:cpu\"].",
@@ -28,9 +26,6 @@ epctx = module_extension(
                 "name": attr.string(
                     doc = "Name of the repository.",
                     mandatory = True,
-                ),
-                "site_packages": attr.string(
-                    doc = "Absolute path of its site-packages; asked of the interpreter when left out.",
                 ),
             },
             doc = "See epctx_local_runtime.",

@@ -1,6 +1,6 @@
 """The actions of all rules: one program, inputs declared, paths in arguments alone."""
 
-load("//epctx:providers.bzl", "EpctxContextInfo")
+load("//epctx:providers.bzl", "EpctxContextInfo", "EpctxModelInfo")
 
 TOOLCHAIN_TYPE = "@rules_epctx//epctx:toolchain_type"
 
@@ -120,7 +120,15 @@ def compile_models(ctx, name, models, ep, group = ""):
     )
 
 def add_models(args, models):
-    """Name models with their data to the driver; return their files."""
+    """Name models with their data to the driver.
+
+    Args:
+        args: Args of the driver's command.
+        models: list of EpctxModelInfo.
+
+    Returns:
+        Their files.
+    """
     files = []
     for model in models:
         args.add_all("--model", [model.model])
@@ -137,21 +145,69 @@ def add_models(args, models):
     return files
 
 def add_options(args, ep):
-    """Name what is behind an EP's options to the driver; return the files."""
+    """Name what is behind an EP's options to the driver.
+
+    Args:
+        args: Args of the driver's command.
+        ep: EpctxEpInfo.
+
+    Returns:
+        The files.
+    """
     for option in ep.options:
         args.add_all("--option", [option.name])
         args.add_all([option.file], expand_directories = False)
     return [option.file for option in ep.options]
 
+def model_arguments(context):
+    """Arguments that name a compile's models and option files to the driver, as a test sees them.
+
+    Args:
+        context: as EpctxContextInfo.contexts holds it.
+
+    Returns:
+        The arguments, and the files that they name.
+    """
+    lines = []
+    files = []
+    for model in context.models:
+        lines += ["--model", model.model, model.source.short_path]
+        files.append(model.source)
+        for data in model.data:
+            lines += ["--data", model.model, data.location, data.file.short_path]
+            files.append(data.file)
+        if model.calibration:
+            lines += ["--calibration", model.model, model.calibration.short_path]
+            files.append(model.calibration)
+    for option in context.ep.options if context.ep else []:
+        lines += ["--option", option.name, option.file.short_path]
+        files.append(option.file)
+    return lines, files
+
 def add_contexts(args, contexts):
-    """Name compiles to the driver; return their files."""
+    """Name compiles to the driver.
+
+    Args:
+        args: Args of the driver's command.
+        contexts: as EpctxContextInfo.contexts holds them.
+
+    Returns:
+        Their files.
+    """
     for context in contexts:
         args.add("--context", context.manifest)
         args.add_all([context.folder], expand_directories = False)
     return [file for context in contexts for file in [context.manifest, context.folder]]
 
 def context_providers(contexts):
-    """What a target with these compiles provides."""
+    """What a target with these compiles provides.
+
+    Args:
+        contexts: as EpctxContextInfo.contexts holds them.
+
+    Returns:
+        A list of providers.
+    """
     files = depset([file for context in contexts for file in [context.manifest, context.folder]])
     return [
         DefaultInfo(files = files),
@@ -165,3 +221,57 @@ def context_providers(contexts):
 def contexts_of(targets):
     """The compiles of several targets in their order."""
     return [context for target in targets for context in target[EpctxContextInfo].contexts]
+
+def shipped_sources(ctx):
+    """Declare the packing of the models that the attribute `sources` names.
+
+    Args:
+        ctx: of a rule with `sources` that names the toolchain type.
+
+    Returns:
+        A list as EpctxContextInfo.contexts holds it.
+    """
+    models = [target[EpctxModelInfo] for target in ctx.attr.sources]
+    return [
+        compile_models(ctx, "%s.source-%s" % (ctx.label.name, model.model), [model], None)
+        for model in models
+    ]
+
+def check_variants(ctx, contexts):
+    """Fail where two compiles would have one name in a package folder.
+
+    Args:
+        ctx: of the rule that packs.
+        contexts: as EpctxContextInfo.contexts holds them.
+    """
+    seen = {}
+    for context in contexts:
+        for model in context.models:
+            name = "%s.%s" % (model.model, context.target or "source")
+            if name in seen:
+                fail("%s: the variant %s stands twice: in %s and %s; name it once, or set target_name or model_name" % (
+                    ctx.label,
+                    name,
+                    seen[name],
+                    context.manifest.short_path,
+                ))
+            seen[name] = context.manifest.short_path
+
+PACKING_ATTRS = {
+    "contexts": attr.label_list(
+        doc = "Compiles, in the order of preference of their targets.",
+        providers = [EpctxContextInfo],
+    ),
+    "package": attr.string(
+        doc = "Import name of the Python package that gets the folder `_epctx`, such as acme_vision.",
+        mandatory = True,
+    ),
+    "sources": attr.label_list(
+        doc = "Models to ship as they are too, as variant \"source\" for the CPU EP.",
+        providers = [EpctxModelInfo],
+    ),
+    "version": attr.string(
+        doc = "Version of the distribution, for the manifest.",
+        mandatory = True,
+    ),
+}

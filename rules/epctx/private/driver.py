@@ -2,6 +2,8 @@
 
     python -I -S -B driver.py --site=FOLDER ... -- COMMAND ARGUMENT ...
 
+A file of such arguments, one a line, may stand there as @FILE.
+
 -I and -S: neither variables nor an environment of the machine's own have a say in what is imported.
 """
 
@@ -11,7 +13,13 @@ import sys
 
 def main() -> int:
     split = sys.argv.index("--")
-    sites = [argument[len("--site=") :] for argument in sys.argv[1:split] if argument.startswith("--site=")]
+    sites = []
+    for argument in sys.argv[1:split]:
+        if argument.startswith("@"):
+            with open(argument[1:], encoding="utf-8") as stream:
+                sites += [line[len("--site=") :] for line in stream.read().splitlines()]
+        elif argument.startswith("--site="):
+            sites.append(argument[len("--site=") :])
     sys.path[:0] = [os.path.abspath(site) for site in sites]
     try:
         from hatch_epctx.bazel.__main__ import main as run

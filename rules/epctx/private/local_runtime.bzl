@@ -1,5 +1,7 @@
 """epctx_local_runtime: an installed Python environment as a repository, with a toolchain and machine descriptions."""
 
+_VARIABLE = "EPCTX_BAZEL_PYTHON"
+
 _TOOLCHAIN = """\
 load("@rules_epctx//epctx:defs.bzl", "epctx_toolchain")
 
@@ -19,11 +21,16 @@ toolchain(
 """
 
 def _epctx_local_runtime_impl(repository_ctx):
-    interpreter = repository_ctx.path(repository_ctx.attr.interpreter)
-    site = repository_ctx.attr.site_packages
+    interpreter = repository_ctx.attr.interpreter or repository_ctx.os.environ.get(_VARIABLE, "")
+    if not interpreter.startswith("/"):
+        fail("epctx_local_runtime %s: interpreter is %r; expected the absolute path of a Python with hatch-epctx[build], here or by --repo_env=%s" % (
+            repository_ctx.name,
+            interpreter,
+            _VARIABLE,
+        ))
     helper = repository_ctx.path(repository_ctx.attr._helper)
     run = repository_ctx.execute(
-        [interpreter, "-I", "-B", helper, str(repository_ctx.path(".")), site] +
+        [interpreter, "-I", "-B", helper, str(repository_ctx.path("."))] +
         ["--machine=" + machine for machine in repository_ctx.attr.machines],
         timeout = 600,
     )
@@ -31,7 +38,7 @@ def _epctx_local_runtime_impl(repository_ctx):
         fail("epctx_local_runtime %s: %s%s" % (repository_ctx.name, run.stdout, run.stderr))
     repository_ctx.file(
         "BUILD.bazel",
-        _TOOLCHAIN.format(interpreter = repr(str(interpreter))) + run.stdout,
+        _TOOLCHAIN.format(interpreter = json.encode(interpreter)) + run.stdout,
         executable = False,
     )
 
@@ -44,14 +51,10 @@ It holds `:toolchain` to register; a filegroup for every installed distribution 
 for `epctx_ep(machine = ...)`. For builds on other machines, make those files there and check them in.""",
     attrs = {
         "interpreter": attr.string(
-            doc = "Absolute path of the environment's Python.",
-            mandatory = True,
+            doc = "Absolute path of the environment's Python; --repo_env=EPCTX_BAZEL_PYTHON when left out.",
         ),
         "machines": attr.string_list(
             doc = "Describe this machine for these EPs and device kinds, such as [\"openvino:cpu\"].",
-        ),
-        "site_packages": attr.string(
-            doc = "Absolute path of the environment's site-packages; asked of the interpreter when left out.",
         ),
         "_helper": attr.label(
             allow_single_file = True,
@@ -59,5 +62,6 @@ for `epctx_ep(machine = ...)`. For builds on other machines, make those files th
         ),
     },
     configure = True,
+    environ = [_VARIABLE],
     local = True,
 )

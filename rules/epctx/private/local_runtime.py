@@ -1,14 +1,18 @@
 """Make a repository out of an installed environment: links to its packages, and a BUILD file on standard output.
 
-python -I -B local_runtime.py REPOSITORY SITE_PACKAGES [--machine=EP:DEVICE ...]
+    python -I -B local_runtime.py REPOSITORY [--machine=EP:DEVICE ...]
+
+Run by the environment's own interpreter. Distributions that are installed in editable form are linked where they lie.
 """
 
 import os
 import re
 import subprocess
 import sys
-import sysconfig
 from importlib import metadata
+from importlib.util import find_spec
+
+from packaging.requirements import Requirement
 
 ROOT = ("hatch-epctx", ("build",))
 PLUGIN = re.compile(r"onnxruntime[-_.](ep[-_.].*|qnn)$")
@@ -23,21 +27,19 @@ EXCLUDED = [
 
 
 def main() -> None:
-    repository, given, *rest = sys.argv[1:]
-    site = given or sysconfig.get_path("purelib")
-    machines = [argument[len("--machine=") :] for argument in rest]
-    found = {normal(item.metadata["Name"]): item for item in metadata.distributions(path=[site])}
+    repository, *rest = sys.argv[1:]
+    found = {normal(item.metadata["Name"]): item for item in metadata.distributions()}
     if ROOT[0] not in found:
-        sys.exit(f"hatch-epctx is not installed in {site}: install hatch-epctx[build] there\n")
-    runtime = sorted(closure(found, *ROOT))
-    link(repository, site, {entry for name in found for entry in top_level(found[name])})
-    print(filegroup("runtime", [entry for name in runtime for entry in top_level(found[name])]))
+        sys.exit(f"hatch-epctx is not installed for {sys.executable}: install hatch-epctx[build] there\n")
+    os.mkdir(os.path.join(repository, "site-packages"))
+    runtime = closure(found, *ROOT)
+    print(filegroup("runtime", linked(repository, found, runtime)))
     for name in sorted(found):
         if PLUGIN.match(name):
-            needed = sorted(closure(found, name, ()) - set(runtime))
-            print(filegroup(name, [entry for item in needed for entry in top_level(found[item])]))
-    for machine in machines:
-        print(describe(repository, site, *machine.split(":", 1)))
+            print(filegroup(name, linked(repository, found, closure(found, name, ()) - runtime)))
+    for argument in rest:
+        ep, _, device = argument[len("--machine=") :].partition(":")
+        print(described(repository, ep, device))
 
 
 def normal(name: str) -> str:
@@ -46,9 +48,6 @@ def normal(name: str) -> str:
 
 def closure(found: dict, name: str, extras: tuple) -> set:
     """Installed distributions that `name` with `extras` needs on this machine, itself among them."""
-    sys.path.insert(0, next(iter(found.values())).locate_file("").__fspath__())
-    from packaging.requirements import Requirement
-
     seen: set = set()
     ways = [(normal(name), tuple(extras))]
     while ways:
@@ -64,34 +63,41 @@ def closure(found: dict, name: str, extras: tuple) -> set:
     return {name for name, _ in seen}
 
 
-def top_level(distribution: metadata.Distribution) -> list:
-    """Names beside each other in site-packages that the distribution installs."""
-    firsts = {path.parts[0] for path in distribution.files or ()}
-    return sorted(first for first in firsts if first not in ("..", "__pycache__") and not first.endswith(".pth"))
+def linked(repository: str, found: dict, names: set) -> list:
+    """Link what the distributions install into the repository's tree; return the entries' names."""
+    entries = {entry: path for name in sorted(names) for entry, path in installed(found[name]).items()}
+    for entry, path in entries.items():
+        link = os.path.join(repository, "site-packages", entry)
+        if not os.path.lexists(link):
+            os.symlink(os.path.realpath(path), link)
+    return sorted(entries)
 
 
-def link(repository: str, site: str, entries: set) -> None:
-    os.mkdir(os.path.join(repository, "site-packages"))
-    for entry in sorted(entries):
-        source = os.path.join(site, entry)
-        if os.path.exists(source):
-            os.symlink(os.path.realpath(source), os.path.join(repository, "site-packages", entry))
+def installed(distribution: metadata.Distribution) -> dict:
+    """Name beside each other in site-packages, and path, of what the distribution installs."""
+    firsts = {path.parts[0] for path in distribution.files or ()} - {"..", "__pycache__"}
+    kept = {first: str(distribution.locate_file(first)) for first in firsts if not first.endswith(".pth")}
+    if all(first.endswith(".dist-info") or first.startswith("__editable__") for first in kept):
+        package = normal(distribution.metadata["Name"]).replace("-", "_")
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            kept[package] = folder
+    return {entry: path for entry, path in kept.items() if os.path.exists(path)}
 
 
 def filegroup(name: str, entries: list) -> str:
-    lines = [f"{entry}{rest}" for entry in sorted(set(entries)) for rest in ("", "/**")]
+    lines = [f"{entry}{rest}" for entry in entries for rest in ("", "/**")]
     patterns = "".join(f'            "site-packages/{line}",\n' for line in lines)
-    excluded = "".join(f"            {pattern!r},\n" for pattern in EXCLUDED)
+    excluded = "".join(f'            "{pattern}",\n' for pattern in EXCLUDED)
     return (
         f'\nfilegroup(\n    name = "{name}",\n    srcs = glob(\n        [\n{patterns}        ],\n'
         f"        exclude = [\n{excluded}        ],\n    ),\n)"
     )
 
 
-def describe(repository: str, site: str, ep: str, device: str = "") -> str:
+def described(repository: str, ep: str, device: str) -> str:
     """Write the description of this machine; return the line that makes it visible."""
-    driver = os.path.join(os.path.dirname(os.path.realpath(__file__)), "driver.py")
-    command = [sys.executable, "-I", "-S", "-B", driver, f"--site={site}", "--", "machine", "--ep", ep]
+    command = [sys.executable, "-I", "-B", "-m", "hatch_epctx.bazel", "machine", "--ep", ep]
     command += ["--device", device] if device else []
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:

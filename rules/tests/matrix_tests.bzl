@@ -1,0 +1,81 @@
+"""epctx_context_matrix: what it makes, and which tags it hands on."""
+
+load("@bazel_skylib//lib:unittest.bzl", "analysistest", "asserts", "unittest")
+load("//epctx:defs.bzl", "epctx_context_matrix")
+load("//epctx:providers.bzl", "EpctxContextInfo")
+load(":support.bzl", "declare_ep", "declare_model")
+
+def _order_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    contexts = analysistest.target_under_test(env)[EpctxContextInfo].contexts
+    asserts.equals(
+        env,
+        ["a.one", "a.two", "b.one", "b.two"],
+        ["%s.%s" % (context.models[0].model[-1], context.target.rpartition("_")[2]) for context in contexts],
+        "models in order, of each its EPs in theirs",
+    )
+    return analysistest.end(env)
+
+_order_test = analysistest.make(_order_test_impl)
+
+def _tags_test_impl(ctx):
+    env = unittest.begin(ctx)
+    asserts.equals(env, ["manual", "no-remote-cache", "team-a"], sorted(ctx.attr.context_tags))
+    asserts.equals(env, ["no-remote-cache"], sorted(ctx.attr.test_tags), "caching tags alone go on to tests")
+    asserts.equals(env, 4, ctx.attr.tests)
+    return unittest.end(env)
+
+_tags_test = unittest.make(
+    _tags_test_impl,
+    attrs = {
+        "context_tags": attr.string_list(),
+        "test_tags": attr.string_list(),
+        "tests": attr.int(),
+    },
+)
+
+def matrix_test_suite(name):
+    """Tests of epctx_context_matrix.
+
+    Args:
+        name: of the suite.
+    """
+    for model in ["a", "b"]:
+        declare_model(name = "matrix_" + model)
+    for ep in ["one", "two"]:
+        declare_ep(name = "matrix_" + ep)
+    epctx_context_matrix(
+        name = "matrix_subject",
+        testonly = True,
+        eps = [
+            ":matrix_one",
+            ":matrix_two",
+        ],
+        exec_properties = {"matrix_two": {"Pool": "npu"}},
+        models = [
+            ":matrix_a",
+            ":matrix_b",
+        ],
+        tags = [
+            "manual",
+            "no-remote-cache",
+            "team-a",
+        ],
+        test_tags = ["manual"],
+    )
+    made = native.existing_rules()
+    _order_test(name = name + "_order_test", target_under_test = ":matrix_subject")
+    _tags_test(
+        name = name + "_tags_test",
+        context_tags = made["matrix_subject_matrix_a_matrix_one"]["tags"],
+        test_tags = [
+            tag
+            for tag in made["matrix_subject_matrix_a_matrix_one_test"]["tags"]
+            if tag != "manual"
+        ],
+        tests = len([rule for rule in made if rule.startswith("matrix_subject_") and rule.endswith("_test")]),
+    )
+    native.test_suite(
+        name = name,
+        tests = [":%s_%s_test" % (name, test) for test in ["order", "tags"]],
+    )
