@@ -42,6 +42,8 @@ class Made:
 
     model: Path
     """The ONNX file; its context binaries lie beside it."""
+    beside: tuple[str, ...]
+    """Names of the files beside the model that it needs."""
     provider_options: Mapping[str, str]
     session_options: Mapping[str, str]
     identity: str
@@ -98,6 +100,7 @@ def _made(built: Build, variant: Variant) -> Made:
     model = next(artifact for artifact in generation.record.artifacts if artifact.role == "model")
     return Made(
         model=generation.file(model),
+        beside=tuple(item.path for item in generation.record.artifacts if item.role in ("context", "weights")),
         provider_options={option.name: option.text for option in variant.load_options},
         session_options=dict(variant.load_session_options),
         identity=identity.digest,

@@ -76,6 +76,8 @@ class Choice:
     note: str = ""
     """What the look-up did not compare (a simulator in place of the hardware), and versions that differ from those of
     the compile."""
+    beside: tuple[str, ...] = ()
+    """Names of the files beside `path` that it needs: context binaries, external weights."""
     content: bytes | None = field(default=None, repr=False, compare=False)
     """The ONNX file's bytes, checked, where it is to be opened from them; `path` then need not exist."""
     supply: Supply | None = field(default=None, repr=False, compare=False)

@@ -81,6 +81,7 @@ def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -
         rejected=tuple(rejected),
         package=folder.package,
         note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
+        beside=tuple(artifact.path for artifact in on_disk if artifact is not model),
         content=folder.read(variant.model_file, model) if request.as_bytes else None,
         supply=supply,
         ep_cache=cache,

@@ -142,6 +142,7 @@ def _compiled(
         ep=variant.ep,
         device=device.device.type.name.lower() if device is not None else facts.device or "cpu",
         path=made.model,
+        beside=made.beside,
         provider_options=MappingProxyType({**made.provider_options, **request.provider}),
         session_options=MappingProxyType({**made.session_options, **request.entries}),
         rejected=tuple(rejected),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.errors import LookupFailure, suggest
 from hatch_epctx.runtime import sessions
@@ -14,7 +15,6 @@ from hatch_epctx.runtime.request import Fallback, Verify, make_request
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
-    from pathlib import Path
 
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtExecutionProviderDevicePolicy, SessionOptions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hatch_epctx.runtime.choice import Choice, Rejection
     from hatch_epctx.runtime.compiling import Compile
     from hatch_epctx.runtime.contextdata import ContextData, Data
+    from hatch_epctx.runtime.genai import GenaiModel
 
 __all__ = ["Package"]
 
@@ -207,6 +208,33 @@ class Package:
             sessions.remember(session, replace(made, rejected=tuple(rejected)))
             return session
         raise failure(request, rejected) from cause
+
+    def genai(
+        self,
+        folder: str | PathLike[str],
+        *,
+        out: str | PathLike[str] | None = None,
+        parts: Mapping[str, str] | None = None,
+        **how: Any,
+    ) -> GenaiModel:
+        """A model folder of onnxruntime-genai whose parts are variants of this package, chosen for this machine.
+
+        Args:
+            folder: a folder with genai_config.json, tokenizer files and so on.
+            out: a new or empty folder that becomes a whole copy, for applications in other languages; without it a
+                private folder of links is made and kept while it is in use.
+            parts: names of models by part of the configuration, such as {"decoder": "llm"}; without it a part is the
+                model that is called like its file.
+            **how: further arguments of `lookup`, for all parts.
+
+        Raises:
+            LookupFailure: no such folder or part, no part is a model of the package, or as `lookup`.
+            VerificationError, ValueError, TypeError: as `lookup`.
+        """
+        from hatch_epctx.runtime.genai import make_folder
+
+        place, target = Path(folder).absolute(), Path(out).absolute() if out is not None else None
+        return make_folder(place, lambda model: self.lookup(model, **how), self.models, parts or {}, target)
 
     def _held(self, model: str) -> tuple[Held, ...]:
         held = variants_of(self.folders, model)

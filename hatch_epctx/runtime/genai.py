@@ -1,0 +1,284 @@
+"""Model folders of onnxruntime-genai whose parts are variants of a package.
+
+    model = package.genai("acme_vision/llm")       # a folder with genai_config.json, tokenizer files, perhaps models
+    generator = onnxruntime_genai.Model(model.config())
+
+A part is an object of genai_config.json that names an ONNX file: ``model.decoder``, ``model.encoder``, a stage of
+``model.decoder.pipeline``. The part's model in the package is the one called like its file (``filename`` without
+``.onnx``), unless `parts` says otherwise. Each is looked up as `Package.lookup` does, and the chosen variant's file
+name, session and provider options go into the part's place; whatever else the folder holds stays as it is.
+
+onnxruntime-genai joins file names to the folder as text and refuses "..", so that everything has to lie in one folder:
+a private one of links to what is installed, or with `out` a folder of its own that is whole (seen with 0.18.0).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from hatch_epctx.digest import digest_entries
+from hatch_epctx.errors import LookupFailure
+from hatch_epctx.files import check_name, copy_file, make_dir, move, parse_json, read_bounded, remove_tree
+from hatch_epctx.runtime import plugins
+from hatch_epctx.runtime.keeping import Hold, collect, private_base, staging_in
+from hatch_epctx.runtime.options import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from hatch_epctx.runtime.choice import Choice
+
+    Lookup = Callable[[str], Choice]
+
+__all__ = ["CONFIG", "GenaiModel", "make_folder"]
+
+CONFIG: Final = "genai_config.json"
+_LIMIT: Final = 4 << 20
+"""Bytes of a configuration that is read."""
+_NAMES: Final = {
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "QNNExecutionProvider": "QNN",
+    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
+    "VitisAIExecutionProvider": "VitisAI",
+    "WebGpuExecutionProvider": "WebGPU",
+    "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "DML",
+}
+"""What onnxruntime-genai calls EPs; any other one by its registered name (src/config.cpp, NormalizeProviderName)."""
+_NUMBERS: Final = (
+    "session.intra_op_num_threads",
+    "session.inter_op_num_threads",
+    "session.log_severity_level",
+    "session.log_verbosity_level",
+)
+_SWITCHES: Final = ("session.enable_cpu_mem_arena", "session.enable_mem_pattern")
+
+_registered: set[tuple[str, str]] = set()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenaiModel:
+    """A folder that onnxruntime-genai opens. Keep it for as long as the model is in use."""
+
+    path: Path
+    choices: Mapping[str, Choice]
+    """What was chosen, by dotted name of the part below "model", such as "decoder" or "decoder.pipeline.context"."""
+    hold: object = field(repr=False, compare=False, default=None)
+
+    def config(self) -> Any:
+        """`onnxruntime_genai.Config` of the folder, the plugin EPs that its parts need registered with it.
+
+        Raises:
+            LookupFailure: onnxruntime-genai is not installed (missing-genai), or an EP does not load in it.
+        """
+        try:
+            genai = import_module("onnxruntime_genai")
+        except ImportError as error:
+            raise LookupFailure(
+                f"onnxruntime-genai cannot be imported: {error}",
+                remedy="Install it: pip install onnxruntime-genai.",
+                reason="missing-genai",
+            ) from error
+        for choice in self.choices.values():
+            _register(genai, choice.ep)
+        return genai.Config(str(self.path))
+
+
+def _register(genai: Any, ep: str) -> None:
+    """Register a plugin with onnxruntime-genai, which brings an environment of its own; once for the process."""
+    module = plugins.known(ep).module
+    if not module:
+        return
+    library = str(import_module(module).get_library_path())
+    with _lock:
+        if (ep, library) in _registered:
+            return
+        try:
+            genai.register_execution_provider_library(ep, library)
+        except Exception as error:
+            text = f"{ep} does not load in onnxruntime-genai: {error}"
+            raise LookupFailure(text, reason="ep-not-loadable") from error
+        _registered.add((ep, library))
+
+
+def make_folder(
+    source: Path, lookup: Lookup, models: tuple[str, ...], parts: Mapping[str, str], out: Path | None
+) -> GenaiModel:
+    """See `Package.genai`.
+
+    Args:
+        source: the folder with genai_config.json.
+        lookup: gives the choice for a model.
+        models: what the package has.
+        parts: models by part.
+        out: a new or empty folder for a whole copy; None for a private folder of links.
+
+    Raises:
+        LookupFailure: there is no such folder, part or model, nothing of it is in the package, or `lookup` raises it.
+    """
+    document, chosen = _chosen(source, lookup, models, parts)
+    data = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    files = _files(source, document, chosen)
+    if out is not None:
+        try:
+            make_dir(out, durable=False)
+            if any(out.iterdir()):
+                raise LookupFailure("the folder is not empty", where=str(out), reason="not-empty")
+            _fill(out, data, files, copy_file)
+        except OSError as error:
+            raise _unwritable(out, error) from error
+        return GenaiModel(path=out.absolute(), choices=chosen)
+    entries = [("config", digest_entries([("json", data.decode())])), *((n, str(p)) for n, p in sorted(files.items()))]
+    try:
+        base = private_base("genai")
+        target = base / digest_entries(entries)[:32]
+        hold = Hold(target.with_suffix(".lock"))
+        if not all((target / name).exists() for name in (CONFIG, *files)):
+            _make_private(base, target, data, files)
+            collect(base)
+    except OSError as error:
+        raise _unwritable(source, error) from error
+    return GenaiModel(path=target, choices=chosen, hold=hold)
+
+
+def _chosen(
+    source: Path, lookup: Lookup, models: tuple[str, ...], parts: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Choice]]:
+    """The configuration with the choices in it, and the choices by part."""
+    document = deepcopy(_read(source / CONFIG))
+    found = dict(_parts(document["model"], ""))
+    for name in parts:
+        if name not in found:
+            expected = f"one of {', '.join(found) or '(none)'}"
+            raise LookupFailure(f"there is no part {name!r}", where=str(source / CONFIG), expected=expected)
+    chosen: dict[str, Choice] = {}
+    for name, part in found.items():
+        model = parts.get(name) or part["filename"].removesuffix(".onnx")
+        if name in parts or model in models:
+            chosen[name] = choice = lookup(model)
+            if choice.supply is not None:
+                found_text = (
+                    f"{model}.{choice.variant} is opened through callbacks, which onnxruntime-genai has none of"
+                )
+                raise LookupFailure(found_text, where=name, reason="callbacks-unsupported")
+            part["filename"] = choice.path.name
+            part["session_options"] = _session_options(part.get("session_options"), choice)
+    if not chosen:
+        named = ", ".join(f"{name}: {part['filename']}" for name, part in found.items())
+        raise LookupFailure(
+            f"none of its parts is a model of the package ({named or 'it has none'})",
+            where=str(source / CONFIG),
+            expected=f"a file called like one of {', '.join(models)}",
+            remedy="Name the models by part: parts={'decoder': ...}.",
+            reason="unknown-model",
+        )
+    return document, chosen
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = parse_json(read_bounded(file, _LIMIT))
+    except OSError as error:
+        found = f"cannot be read: {error.strerror or error}"
+        raise LookupFailure(found, where=str(file), expected=f"a folder with {CONFIG}", reason="no-config") from error
+    except ValueError as error:
+        raise LookupFailure(f"no valid JSON: {error}", where=str(file), reason="no-config") from error
+    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
+        raise LookupFailure("has no object 'model'", where=str(file), reason="no-config")
+    return document
+
+
+def _parts(value: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Objects that name an ONNX file; the stages of a pipeline stand in a list of objects with one member each."""
+    for key, inner in value.items():
+        name = f"{place}.{key}" if place else key
+        if isinstance(inner, dict):
+            if isinstance(inner.get("filename"), str):
+                yield name, inner
+            yield from _parts(inner, name)
+        elif isinstance(inner, list):
+            for item in inner:
+                if isinstance(item, dict):
+                    yield from _parts(item, name)
+
+
+def _session_options(own: Any, choice: Choice) -> dict[str, Any]:
+    """The part's session options with those of the choice over them, in onnxruntime-genai's words."""
+    made: dict[str, Any] = dict(own) if isinstance(own, dict) else {}
+    for key, text in choice.session_options.items():
+        if key == "session.graph_optimization_level":
+            made["graph_optimization_level"] = LEVELS.get(text.lower(), "ORT_ENABLE_ALL")
+        elif key in _NUMBERS:
+            made[key.removeprefix("session.")] = int(text)
+        elif key in _SWITCHES:
+            made[key.removeprefix("session.")] = text.lower() in ("1", "true")
+        else:
+            made[key] = text
+    if choice.ep == plugins.CPU:
+        return {**made, "provider_options": []}
+    options: dict[str, Any] = dict(choice.provider_options)
+    if choice.ep_device is not None:
+        options["device_filtering_options"] = {"hardware_device_type": choice.device}
+    return {**made, "provider_options": [{_NAMES.get(choice.ep, choice.ep): options}]}
+
+
+def _files(source: Path, document: Mapping[str, Any], chosen: Mapping[str, Choice]) -> dict[str, Path]:
+    """What the folder holds beside the configuration, by name: the choices' files, and the source folder's others.
+
+    ONNX files of the source folder that no part names any more stay out, and their weights with them.
+    """
+    files: dict[str, Path] = {}
+    for choice in chosen.values():
+        for name in (choice.path.name, *choice.beside):
+            path = choice.path.parent / check_name(name)
+            if files.setdefault(name, path) != path:
+                raise LookupFailure(f"two packages have a file {name!r}", where=str(source), reason="name-clash")
+    named = {part["filename"] for _, part in _parts(dict(document["model"]), "")}
+    replaced = [path.name for path in source.glob("*.onnx") if path.name not in named]
+    for path in sorted(source.iterdir()):
+        if path.name == CONFIG or not path.is_file() or any(path.name.startswith(name) for name in replaced):
+            continue
+        files.setdefault(path.name, path.absolute())
+    return files
+
+
+def _make_private(base: Path, target: Path, data: bytes, files: Mapping[str, Path]) -> None:
+    staging = staging_in(base)
+    _fill(staging, data, files, _link)
+    try:
+        move(staging, target)
+    except OSError:
+        if not all((target / name).exists() for name in (CONFIG, *files)):
+            remove_tree(target)  # links to what has been installed elsewhere since
+            move(staging, target)
+        else:
+            remove_tree(staging)
+
+
+def _fill(folder: Path, data: bytes, files: Mapping[str, Path], place: Callable[[Path, Path], None]) -> None:
+    for name, path in files.items():
+        place(path, folder / name)
+    (folder / CONFIG).write_bytes(data)
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        target.symlink_to(path)
+    except OSError:
+        if os.name != "nt":
+            raise
+        copy_file(path, target)  # pragma: no cover  # links are a privilege there
+
+
+def _unwritable(place: Path, error: OSError) -> LookupFailure:
+    found = f"no folder can be made for onnxruntime-genai: {error.strerror or error}"
+    remedy = "Give a folder that can be written as out=, or set XDG_CACHE_HOME."
+    return LookupFailure(found, where=str(error.filename or place), remedy=remedy, reason="unwritable")
