@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rfc8785
 
+from hatch_epctx.digest import is_digest
 from hatch_epctx.files import parse_json
 from hatch_epctx.identity import Change, diff
 
@@ -66,6 +67,8 @@ def _is_container(change: Change) -> bool:
 
 
 _EMPTY: Final[tuple[Any, ...]] = ({}, [])
+_DIGITS: Final = 12
+"""Of a digest that is shown."""
 _MODEL: Final = ("the model", "weights file")
 _MEMBER: Final = re.compile(r"members\[(\d+)\]\.(.*)")
 _COMPONENTS: Final = (("toolchain.ep", "EP library"), ("toolchain.onnxruntime", "ONNX Runtime"))
@@ -93,7 +96,7 @@ def _distribution(value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    return str(value.get("digest", ""))[:12] if isinstance(value, dict) else "(none)"
+    return str(value.get("digest", ""))[:_DIGITS] if isinstance(value, dict) else "(none)"
 
 
 def _line(change: Change) -> Iterator[str]:
@@ -123,11 +126,18 @@ def _shown(value: Any) -> str:
     if value is None:
         return "(none)"
     text = value if isinstance(value, str) else rfc8785.dumps(value).decode()
+    if is_digest(text):
+        return text[:_DIGITS]
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _onnx(_change: Change) -> Iterator[str]:
     yield "the model's ONNX file changed"
+
+
+def _samples(change: Change) -> Iterator[str]:
+    verb = "are new" if change.old is None else "are gone" if change.new is None else "changed"
+    yield f"the samples for quantising {verb}"
 
 
 def _weights(change: Change, name: str) -> Iterator[str]:
@@ -178,7 +188,7 @@ _RULES: Final[tuple[tuple[str, Callable[..., Iterator[str]]], ...]] = (
     (r"compile\.free-dimension-denotations\.(.*)", _plain("free dimension of denotation {0}")),
     (r"compile\.input-shapes\.(.*)", _plain("shape of input {0}")),
     (r"compile\.prepare", _plain("preparation of the model")),
-    (r"compile\.calibration", _plain("samples for quantising")),
+    (r"compile\.calibration", _samples),
     (r"compile\.optimization", _plain("optimisation level")),
     (r"compile\.context-io", _plain("way of the context data")),
     (r"compile\.embed", _plain("embedding of the context binary")),

@@ -173,7 +173,9 @@ def test_explain_in_words(factory: Factory, tmp_path: Path) -> None:
 
     assert "never built with this store" in epctx("explain", "detector.stub", cwd=tree.root, env=env).out
     first = epctx("build", "--json", cwd=tree.root, env=env).json["variants"][0]["identity"]
-    assert "  nothing changed\n" in epctx("explain", "detector.stub", cwd=tree.root, env=env).out
+    hit = epctx("explain", "detector.stub", cwd=tree.root, env=env).out
+    assert "  nothing changed\n" in hit
+    assert re.match(r"detector\.stub: hit; its compile took \d.* s\n", hit)
     tree.model(weights="detector.data", seed=5)
     assert words() == ["the model's ONNX file changed", "weights file detector.data changed"]
     epctx("build", cwd=tree.root, env=env)

@@ -303,6 +303,55 @@ def test_a_drift_of_the_cores_is_caught_in_words(factory: Factory, within: Calla
     assert f"CPUs that may be used: {len(before)} -> 1" in words
 
 
+@pytest.mark.ep_openvino
+@pytest.mark.ep_qnn
+def test_other_libraries_of_onnxruntime_and_of_eps_are_caught_in_words(factory: Factory, tmp_path: Path) -> None:
+    """Real ones, in an environment where each has one file more than here."""
+    tree = factory.project(OPENVINO_TARGET + QNN_TARGET.replace(', "88"', ""))
+    epctx("lock", "-q", cwd=tree.root)
+    packages = ("onnxruntime", "onnxruntime_ep_openvino", "onnxruntime_qnn")
+    python = environment_without_eps(tmp_path / "changed", changed=dict.fromkeys(packages, "x"))
+    command = [str(python), "-m", "hatch_epctx", "lock", "--check", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    run = subprocess.run(command, cwd=tree.root, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 8, run.stderr
+    words = {item["variant"]: item["words"] for item in json.loads(run.stdout)["drift"]}
+    assert words.keys() == {"detector.intel-cpu", "detector.snapdragon-60"}
+    for variant, ep in (("intel-cpu", "onnxruntime-ep-openvino"), ("snapdragon-60", "onnxruntime-qnn")):
+        library, runtime = sorted(words[f"detector.{variant}"])
+        assert library.startswith(f"EP library changed: files of {ep} ")
+        assert runtime.startswith("ONNX Runtime changed: files of onnxruntime ")
+
+
+def test_two_machines_lock_their_own_targets_and_git_merges(factory: Factory, within: Callable[..., Run]) -> None:
+    """With the commands that people use, from a lock of everything, as models change on both sides."""
+    targets = '[tool.epctx.targets.one]\nep = "stub"\n[tool.epctx.targets.two]\nep = "stub"\ndevice = "npu"\n'
+    tree = factory.project(targets, models=("detector", "encoder"))
+
+    def git(*arguments: str) -> None:
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", *arguments]
+        subprocess.run(command, cwd=tree.root, check=True, capture_output=True)
+
+    within("lock", "-q", cwd=tree.root)
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "locked")
+    tree.write(
+        tree_text := (tree.root / "pyproject.toml").read_text().split('package = "acme_vision"\n')[1] + "embed = true\n"
+    )
+    assert "embed" in tree_text
+    tree.model("detector", seed=8)
+    git("commit", "-qam", "changed")
+    for target in ("one", "two"):
+        git("checkout", "-q", "-b", target, "main")
+        within("lock", "-q", "--targets", target, cwd=tree.root)
+        git("commit", "-qam", f"locked {target}")
+    checked = within("lock", "--check", "--json", cwd=tree.root, check=False).json["drift"]
+    assert {item["variant"] for item in checked} == {"detector.one"}
+    git("merge", "-q", "-m", "merged", "one")
+    assert within("lock", "--check", cwd=tree.root).code == 0
+
+
 def test_the_hook_minds_the_variable(tree: Tree, tmp_path: Path) -> None:
     good = front_end("backend", tree.root, out=tmp_path / "good", env={"EPCTX_LOCKED": "1"})
     assert "manifest.json" in package_files(good.wheel)

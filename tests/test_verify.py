@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import pytest
 from frontend_support import front_end
-from support import OPENVINO_TARGET, QNN_TARGET, Factory, epctx, save, small_model
+from support import OPENVINO_TARGET, QNN_TARGET, Factory, epctx, here, save, small_model
 
 from hatch_epctx.digest import content_name, digest_bytes
 from hatch_epctx.errors import ModelError
@@ -366,6 +366,34 @@ def test_where_there_is_nothing_the_message_says_what_there_could_be(
         ModelError, match=r"expected a wheel, a package folder with manifest\.json, an installed package"
     ):
         look(Path(name))
+
+
+@pytest.mark.parametrize("kind", ["wheel", "installed", "folder", "onnx"])
+def test_the_command_ends_with_8_and_a_list_for_whatever_it_is_given(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """Of each kind of thing: nothing wrong, then two things wrong, for people and as JSON."""
+    monkeypatch.syspath_prepend(site.root)
+    if kind in ("folder", "onnx"):
+        shutil.rmtree(site.root / INFO)
+
+    def given() -> Path:
+        places = {"installed": Path("acme_vision"), "folder": site.folder, "onnx": site.folder / MODEL}
+        return places[kind] if kind in places else site.pack(tmp_path / "packed", honest=True)
+
+    assert here("verify", given(), "--no-compatibility", "--json", cwd=tmp_path).json["problems"] == []
+    flip(site.binary)
+    if kind != "onnx":
+        (site.folder / "detector.onnx").unlink()
+    thing = given()
+    shown = here("verify", thing, "--no-compatibility", cwd=tmp_path, check=False)
+    answer = here("verify", thing, "--no-compatibility", "--json", cwd=tmp_path, check=False)
+    problems = answer.json["problems"]
+    assert (shown.code, answer.code, answer.json["ok"], answer.json["kind"]) == (8, 8, False, kind)
+    assert {problem["reason"] for problem in problems} >= ({"digest"} if kind == "onnx" else {"digest", "missing"})
+    assert f"{len(problems)} problem" in shown.err
+    for problem in problems:
+        assert str(problem["where"]) in shown.err
 
 
 @pytest.mark.ep_openvino

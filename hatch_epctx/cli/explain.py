@@ -28,10 +28,11 @@ def explain(options: Namespace) -> int:
     entry = next(entry for entry in pipeline.plan() if entry.variant == variant)
     old = _earlier(pipeline, entry, options.against)
     price = cost(pipeline, entry)
+    took = _took(pipeline, entry)
     if options.json:
-        emit_json(options, _described(entry, old, price))
+        emit_json(options, _described(entry, old, price, took))
     else:
-        _print(entry, old, price, verbose=options.verbose)
+        _print(entry, old, price, took, verbose=options.verbose)
     return 0
 
 
@@ -51,7 +52,9 @@ def _earlier(pipeline: Pipeline, entry: Entry, against: str) -> Earlier | None:
     return Earlier(identity=against, document=record.document)
 
 
-def _described(entry: Entry, old: Earlier | None, price: Mapping[str, Any] | None) -> dict[str, Any]:
+def _described(
+    entry: Entry, old: Earlier | None, price: Mapping[str, Any] | None, took: float | None
+) -> dict[str, Any]:
     identity = entry.planned.identity
     document = identity.document if identity else None
     changes = diff(old.document, document) if old and document else ()
@@ -61,6 +64,7 @@ def _described(entry: Entry, old: Earlier | None, price: Mapping[str, Any] | Non
         "status": entry.status,
         "reason": entry.reason,
         "cost": price,
+        "took": took,
         "prepared": str(entry.prepared) if entry.prepared else None,
         "document": document,
         "against": old.identity if old else None,
@@ -70,9 +74,22 @@ def _described(entry: Entry, old: Earlier | None, price: Mapping[str, Any] | Non
     }
 
 
-def _print(entry: Entry, old: Earlier | None, price: Mapping[str, Any] | None, *, verbose: bool) -> None:
+def _took(pipeline: Pipeline, entry: Entry) -> float | None:
+    """Seconds of the compile that made what is in the store; None for a miss."""
+    identity = entry.planned.identity if entry.status == "hit" else None
+    record = pipeline.store.record(identity.digest) if identity else None
+    seconds = record.result.get("seconds") if record else None
+    found = seconds.get("compile") if isinstance(seconds, dict) else None
+    return found if isinstance(found, int | float) else None
+
+
+def _print(
+    entry: Entry, old: Earlier | None, price: Mapping[str, Any] | None, took: float | None, *, verbose: bool
+) -> None:
     reason = miss_in_words(entry.reason) if entry.status == "miss" else entry.reason
     about = f"; compiling takes about {duration(price['seconds'])}, by {price['by']}" if price else ""
+    if took is not None:
+        about = f"; its compile took {duration(took)}"
     say(f"{entry.variant.name}: {entry.status}{f' ({reason})' if reason else ''}{about}")
     if entry.planned.identity is None:
         return
