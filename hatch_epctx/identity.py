@@ -149,6 +149,7 @@ def document_of(
         "model": {
             "onnx": source.digest,
             "external-data": [{"location": location, "digest": digest} for location, digest in source.external],
+            **({"custom-ops": [library.document() for library in source.custom_ops]} if source.custom_ops else {}),
         },
         "compile": {
             **({"ep-cache": variant.ep_cache.document()} if variant.ep_cache is not None else {}),

@@ -50,6 +50,7 @@ AVAILABLE = {
     "targets.*.requires",
     "targets.*.env",
     "targets.*.cores",
+    "models.*.custom-ops",
     "targets.*.timeout",
     "targets.*.memory-limit",
     "targets.*.matrix",
@@ -135,6 +136,7 @@ def test_what_the_identity_holds() -> None:
         "targets.*.env": "target.env",
         "targets.*.cores": "toolchain.cores",
         "targets.*.ep-cache": "compile.ep-cache",
+        "models.*.custom-ops": "model.custom-ops",
         "groups.*.models": "members",
     }
 
@@ -146,7 +148,8 @@ def test_the_identity_document_has_every_marked_place() -> None:
         "targets": {"t": {"ep": "openvino", "ep-cache": True}},
     }
     (variant,) = expand(load_settings(table, environ={}, state="wheel"), Path("/project"))
-    source: Any = SimpleNamespace(digest="0" * 64, external=())
+    library = SimpleNamespace(document=lambda: {"content": "0" * 64})
+    source: Any = SimpleNamespace(digest="0" * 64, external=(), custom_ops=(library,))
     toolchain: Any = SimpleNamespace(document=lambda: {"cores": None})
     document = document_of(variant, source, toolchain, {})
     document |= {"members": group_document([document, document])["members"]}

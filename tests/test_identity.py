@@ -216,7 +216,7 @@ CHANGES: dict[str, Any] = {
 FREE = {"model", "target", "base_target", "source", "requires", "timeout", "memory_limit", "required"}
 FREE |= {"platform", "companion"}
 """Names, places and presentation."""
-ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group", "cores"}
+ELSEWHERE = {"prepare", "calibration", "min_coverage", "check", "group", "cores", "custom_ops"}
 """Fields that the tests of what they are for look at."""
 
 

@@ -9,7 +9,7 @@ from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError, ToolchainError
 from hatch_epctx.files import remove_tree
 from hatch_epctx.providers import find_provider
-from hatch_epctx.source import snapshot, snapshot_inputs
+from hatch_epctx.source import snapshot, snapshot_custom_ops, snapshot_inputs
 from hatch_epctx.worker.protocol import INPUTS_NAME, SOURCE_FOLDER, CheckJob
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def check_variant(
         remove_tree(folder / name)
     (folder / SOURCE_FOLDER).mkdir()
     snapshot(source, folder / SOURCE_FOLDER)
+    snapshot_custom_ops(source.custom_ops, folder)
     if plan.inputs is not None:
         snapshot_inputs(plan.inputs, folder / INPUTS_NAME, inputs or "")
     job = load_job(variant, shared=shared)

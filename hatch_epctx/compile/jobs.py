@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.source import copy_name
 from hatch_epctx.toolchain import pick_cpus
-from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, Job, member_context
+from hatch_epctx.worker.protocol import CONTEXT_NAME, FORMAT, MODEL_NAME, SOURCE_NAME, CustomOpsJob, Job, member_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,16 @@ def compile_job(variant: Variant) -> Job:
         "want_coverage": True,
         "left_pattern": variant.provider.left_pattern,
         "model": MODEL_NAME,
+        **custom_ops(variant),
     }
+
+
+def custom_ops(variant: Variant) -> Job:
+    """The libraries of the model's custom operators; nothing where it has none."""
+    named: list[CustomOpsJob] = [
+        {"file": ops.copy_name} if ops.file is not None else {"module": ops.module} for ops in variant.custom_ops
+    ]
+    return {"custom_ops": named} if named else {}
 
 
 def prepare_job(variant: Variant) -> Job:

@@ -15,7 +15,7 @@ from hatch_epctx.compile.jobs import compile_job, group_job, load_job, prepare_j
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError
 from hatch_epctx.files import check_name, fault_point, move, remove_tree
-from hatch_epctx.source import snapshot, snapshot_inputs, snapshot_option
+from hatch_epctx.source import snapshot, snapshot_custom_ops, snapshot_inputs, snapshot_option
 from hatch_epctx.store import Artifact
 from hatch_epctx.worker.protocol import CALIBRATION_NAME, member_folder, member_prepared
 
@@ -83,6 +83,7 @@ def compile_variant(
     """
     snapshot(source, folder)
     _snapshot_options(variant, folder, option_digests)
+    snapshot_custom_ops(source.custom_ops, folder)
     kept, prepared = _prepare(variant, folder, calibration=calibration) if variant.prepare else ((), {})
     outcome = runner(
         compile_job(variant), folder, timeout=variant.timeout, env=variant.env, memory=variant.memory_limit
@@ -95,12 +96,13 @@ def compile_variant(
     facts = _facts(result) | prepared
     facts["seconds"] = {"compile": round(outcome.seconds, 3)}
     if variant.ep_cache is not None:
+        snapshot_custom_ops(source.custom_ops, folder)
         made += fill_cache(variant, folder, facts, hint=_hint(variant))
         names |= {artifact.path for artifact in made}
         _keep_only(folder, names)
     facts["startup"] = _startup(result, "compile")
     if variant.load_check:
-        _load_check(variant, folder, facts, runner)
+        _load_check(variant, source, folder, facts, runner)
         _keep_only(folder, names)
     fault_point("loaded")
     return Compiled(artifacts=_unique(made, kept), facts=facts)
@@ -154,9 +156,9 @@ def compile_group(
         {**_facts(item), **more, "artifacts": [artifact.path for artifact in part], "shared": shared, "seconds": {}}
         for item, (_, more), part in zip(result["members"], prepared, parts, strict=True)
     ]
-    for member, own in zip(members, facts, strict=True):
+    for member, source, own in zip(members, sources, facts, strict=True):
         if member.load_check:
-            _load_check(member, folder, own, runner)
+            _load_check(member, source, folder, own, runner)
             _keep_only(folder, names)
     common = {**_facts(result), "shared": shared, "seconds": {"compile": round(outcome.seconds, 3)}}
     return Compiled(artifacts=artifacts, facts={**common, "members": facts})
@@ -170,6 +172,7 @@ def _member_source(
     own = folder / member_folder(position)
     own.mkdir()
     snapshot(source, own)
+    snapshot_custom_ops(source.custom_ops, folder)
     if not member.prepare:
         return (), {}
     kept, facts = _prepare(member, own, calibration=calibration)
@@ -261,8 +264,14 @@ def load_check(
     }
 
 
-def _load_check(variant: Variant, folder: Path, facts: dict[str, Any], runner: Run) -> None:
-    """The load check; add to `facts` what became of it."""
+def _load_check(
+    variant: Variant, source: SourceModel, folder: Path, facts: dict[str, Any], runner: Run
+) -> None:
+    """The load check; add to `facts` what became of it.
+
+    Beside the artifacts lies what an application brings: the libraries of custom operators.
+    """
+    snapshot_custom_ops(source.custom_ops, folder)
     cache = (facts.get("ep_cache") or {}).get("files")
     found = load_check(variant, folder, shared=bool(facts.get("shared")), cache=cache, runner=runner)
     facts["load_check"] = found["load_check"]

@@ -37,6 +37,7 @@ _ERRORS: Mapping[str, type[EpctxError]] = {
     "prepare-failed": ModelError,
     "bad-inputs": ModelError,
     "missing-ep": ToolchainError,
+    "custom-ops": ToolchainError,
     "no-device": ToolchainError,
     "not-simulated": ToolchainError,
 }

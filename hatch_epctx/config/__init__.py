@@ -15,7 +15,7 @@ from hatch_epctx.config.load import Machine, load_settings
 from hatch_epctx.config.models import Settings
 from hatch_epctx.config.project import BuildSystem, Project, build_system, load_project, read_project, single_project
 from hatch_epctx.config.schema import schema
-from hatch_epctx.config.variant import CheckPlan, SharedGroup, Variant
+from hatch_epctx.config.variant import CheckPlan, CustomOps, SharedGroup, Variant
 
 __all__ = [
     "UNAVAILABLE",
@@ -23,6 +23,7 @@ __all__ = [
     "BuildSystem",
     "CheckPlan",
     "ConfigErrors",
+    "CustomOps",
     "Environment",
     "InIdentity",
     "LogLevel",

@@ -20,9 +20,9 @@ from hatch_epctx.config.layers import Layer, Layers, dotted
 from hatch_epctx.config.matching import bad, matching
 from hatch_epctx.config.models import Model, Target
 from hatch_epctx.config.points import Point, check_points, points_of
-from hatch_epctx.config.scalars import RESERVED_TARGET
+from hatch_epctx.config.scalars import RESERVED_TARGET, is_library
 from hatch_epctx.config.targets import ResolvedTarget, resolve_target
-from hatch_epctx.config.variant import CheckPlan, Variant
+from hatch_epctx.config.variant import CheckPlan, CustomOps, Variant
 from hatch_epctx.errors import ConfigError
 from hatch_epctx.providers import find_provider
 
@@ -183,7 +183,7 @@ def _every(
             variant = _variant(name, source, model, target, point, root)
             yield target.name, replace(variant, companion=target.name in companions)
         if model.ship_source:
-            yield RESERVED_TARGET, _source_variant(name, source)
+            yield RESERVED_TARGET, _source_variant(name, source, _custom_ops(model, root))
 
 
 def _select(
@@ -238,6 +238,7 @@ def _variant(
         free_dimensions=point.sizes,
         free_dimension_denotations=MappingProxyType(model.free_dimension_denotations),
         input_shapes=MappingProxyType(model.input_shapes),
+        custom_ops=_custom_ops(model, root),
         prepare=model.prepare,
         calibration=_inputs(model.calibration, root, point),
         min_coverage=model.min_coverage,
@@ -279,7 +280,13 @@ def _check_plan(check: Check | None, root: Path, point: Point) -> CheckPlan | No
     )
 
 
-def _source_variant(name: str, source: Path) -> Variant:
+def _custom_ops(model: Model, root: Path) -> tuple[CustomOps, ...]:
+    return tuple(
+        CustomOps(file=root / text) if is_library(text) else CustomOps(module=text) for text in model.custom_ops
+    )
+
+
+def _source_variant(name: str, source: Path, custom_ops: tuple[CustomOps, ...] = ()) -> Variant:
     """The source model as it is: no option of any target counts for it."""
     provider = find_provider(_SOURCE_EP)
     return Variant(
@@ -290,5 +297,6 @@ def _source_variant(name: str, source: Path) -> Variant:
         provider=provider,
         device=provider.devices[0],
         optimization=provider.default_optimization,
+        custom_ops=custom_ops,
         is_source=True,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hatch_epctx.config.scalars import is_library
 from hatch_epctx.config.targets import resolve_target
 from hatch_epctx.errors import ConfigError
 
@@ -18,7 +19,7 @@ __all__ = ["further_inputs"]
 
 
 def further_inputs(settings: Settings, root: Path) -> tuple[Path, ...]:
-    """Inputs of checks, samples for quantising, files and folders behind provider options; whether they exist or not.
+    """Inputs of checks, samples for quantising, custom operators, what is behind options; whether they exist or not.
 
     A target that does not fit its EP has none: that is said when a wheel is built, which may have an EP that is not
     installed here.
@@ -36,6 +37,7 @@ def further_inputs(settings: Settings, root: Path) -> tuple[Path, ...]:
 
 def _of_models(settings: Settings) -> Iterator[str]:
     for model in settings.models.values():
+        yield from filter(is_library, model.custom_ops)
         if model.calibration is not None:
             yield model.calibration
         if model.check is not None and model.check.inputs is not None:

@@ -19,6 +19,7 @@ from hatch_epctx.config.environment import Environment
 from hatch_epctx.config.layers import Layers
 from hatch_epctx.config.scalars import (
     Age,
+    CustomOpsName,
     Dimensions,
     EnvironmentName,
     EnvironmentTest,
@@ -99,6 +100,13 @@ class Model(Table):
     ] = Field(default_factory=dict)
     """Several sizes of free dimensions: each combination is a variant of its own, named
     <model>.<target>-<dimension><size>."""
+
+    custom_ops: Annotated[
+        Annotated[tuple[CustomOpsName, ...], Field(strict=False)], InIdentity(at="model.custom-ops")
+    ] = ()
+    """Libraries of the custom operators that the model uses: the import name of an installed module with
+    get_library_path(), such as "onnxruntime_extensions", or the path of a shared library, relative to the project root.
+    Running the model needs them too; a wheel does not carry them."""
 
     prepare: Annotated[Annotated[tuple[Step, ...], Field(strict=False)], InIdentity(at="compile.prepare")] = ()
     """Steps that change the model before the compile, in order: infer-shapes, fold-constants, convert-opset:N,

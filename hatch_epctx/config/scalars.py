@@ -15,6 +15,7 @@ __all__ = [
     "NAME_LIMIT",
     "RESERVED_TARGET",
     "Age",
+    "CustomOpsName",
     "Dimensions",
     "EnvironmentName",
     "EnvironmentTest",
@@ -35,6 +36,7 @@ __all__ = [
     "Strings",
     "TargetName",
     "check_name",
+    "is_library",
     "is_platform_tag",
 ]
 
@@ -99,6 +101,22 @@ def _check_import_name(name: str) -> str:
         hint = f"Did you mean {proposal!r}?" if _IMPORT_NAME.match(proposal) else ""
         raise bad(f"{name!r} is not an import name", expected="one such as 'acme_vision' or 'acme.vision'", remedy=hint)
     return name
+
+
+def is_library(text: str) -> bool:
+    """Whether a name of custom operators is the path of a shared library and not an import name."""
+    return "/" in text or text.endswith((".so", ".dll", ".dylib"))
+
+
+def _check_custom_ops(text: str) -> str:
+    """The path of a shared library in the project, or an import name."""
+    if is_library(text) or "\\" in text:
+        return _check_source(text)
+    if not _IMPORT_NAME.match(text):
+        expected = "an import name such as onnxruntime_extensions, or the path of a shared library"
+        remedy = f"Did you mean {text.replace('-', '_')!r}?" if _IMPORT_NAME.match(text.replace("-", "_")) else ""
+        raise bad(f"{text!r} names no library of custom operators", expected=expected, remedy=remedy)
+    return text
 
 
 def _check_source(text: str) -> str:
@@ -226,6 +244,8 @@ _NAME_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^[A-Za-z0-9][A-Za-
 Name = Annotated[str, AfterValidator(check_name), _NAME_SCHEMA]
 TargetName = Annotated[str, AfterValidator(_check_target_name), _NAME_SCHEMA]
 ImportName = Annotated[str, AfterValidator(_check_import_name)]
+CustomOpsName = Annotated[str, AfterValidator(_check_custom_ops)]
+"""A library of custom operators: an import name, or a path in the project."""
 SourcePath = Annotated[str, AfterValidator(_check_source)]
 InputShape = Annotated[tuple[int, ...], Field(strict=False), AfterValidator(_check_shape)]
 """Sizes by axis; -1 where the model's own dimension stays."""

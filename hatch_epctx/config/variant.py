@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hatch_epctx.digest import digest_bytes
 from hatch_epctx.manifest import loading_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from hatch_epctx.epcache import EpCache
     from hatch_epctx.providers import OptionValue, Provider
 
-__all__ = ["CheckPlan", "SharedGroup", "Variant"]
+__all__ = ["CheckPlan", "CustomOps", "SharedGroup", "Variant"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -33,6 +34,21 @@ class CheckPlan:
     seed: int = 0
     ranges: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: _NONE)
     """Lowest and highest generated value by input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomOps:
+    """A library of custom operators that a model needs wherever it is opened: of a module, or a file."""
+
+    module: str = ""
+    """Import name of a module with get_library_path(); empty for a file."""
+    file: Path | None = None
+
+    @property
+    def copy_name(self) -> str:
+        """Where the copy of a file stands in a job's folder; files of several models do not meet there."""
+        path = self.file or Path()
+        return f"custom-ops-{digest_bytes(str(path).encode('utf-8', 'surrogateescape'))[:16]}{path.suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +91,8 @@ class Variant:
     free_dimension_denotations: Mapping[str, int] = field(default_factory=lambda: _NONE)
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NONE)
     """Sizes by input and axis; -1 where the model's own dimension stays."""
+    custom_ops: tuple[CustomOps, ...] = ()
+    """Libraries of the custom operators that the model uses."""
     prepare: tuple[str, ...] = ()
     """Steps of model preparation, in order."""
     calibration: Path | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import compile as compiling
@@ -16,7 +17,14 @@ from hatch_epctx.errors import EpctxError, ModelError, ToolchainError
 from hatch_epctx.identity import document_of, identify, identify_group
 from hatch_epctx.pipeline.locking import borrowed_preparation, borrowed_toolchain, with_locked_hardware
 from hatch_epctx.pipeline.records import Member, Planned, raise_all
-from hatch_epctx.source import SourceChangedError, SourceModel, digest_inputs, digest_option, read_source
+from hatch_epctx.source import (
+    SourceChangedError,
+    SourceModel,
+    digest_inputs,
+    digest_option,
+    read_custom_ops,
+    read_source,
+)
 from hatch_epctx.toolchain import Toolchain, discover, is_installed, machine_key, read_preparation
 from hatch_epctx.worker.dimensions import dimension_fault
 
@@ -170,7 +178,10 @@ class Preparer:
         return found
 
     def _source(self, variant: Variant) -> SourceModel:
-        return self.read(variant.source, place=f"tool.epctx.models.{variant.model}.source")
+        place = f"tool.epctx.models.{variant.model}"
+        source = self.read(variant.source, place=f"{place}.source")
+        libraries = read_custom_ops(variant.custom_ops, place=f"{place}.custom-ops", digest=self._store.digest)
+        return replace(source, custom_ops=libraries) if libraries else source
 
     def read(self, source: Path, *, place: str) -> SourceModel:
         """The source model at `source` as it is now; `place` is where the configuration names it.

@@ -28,6 +28,8 @@ REASONS: Final = (
     "sdk-mismatch",
     "soc-mismatch",
     "not-simulated",
+    "missing-custom-ops",
+    "wrong-custom-ops",
     "callbacks-unsupported",
     "creation-failed",
     "silent-fallback",
@@ -69,6 +71,8 @@ class Choice:
     """Candidates that do not fit, each with its first reason; the ones that were not reached are not among them."""
     package: str = ""
     """The package that brings the variant: the one that was opened, or a companion of it."""
+    custom_ops: tuple[Path, ...] = ()
+    """Libraries for `SessionOptions.register_custom_ops_library`, in order."""
     compiled_here: bool = False
     """No variant of the package: compiled on this machine, now or by an earlier start (fallback="compile")."""
     fallback: bool = False

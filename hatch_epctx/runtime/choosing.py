@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
 from hatch_epctx.errors import LookupFailure
+from hatch_epctx.runtime import customops
 from hatch_epctx.runtime.choice import Choice, Rejection, listing
 from hatch_epctx.runtime.compiling import compiled_choices
 from hatch_epctx.runtime.contextdata import Supply, is_storage
@@ -37,7 +38,11 @@ def choices(request: Request, rejected: list[Rejection]) -> Iterator[Choice]:
     fitting, against = candidates(request.held, request.wish)
     rejected.extend(against)
     for candidate in fitting:
-        choice = _choice(request, candidate, rejected)
+        try:
+            choice = _choice(request, candidate, rejected)
+        except customops.Missing as missing:
+            rejected.append(_rejection(candidate, missing))
+            continue
         if candidate.differences:
             log().info("%s: %s: %s: %s", request.package, request.model, choice.variant, candidate.differences)
         yield choice
@@ -47,15 +52,25 @@ def choices(request: Request, rejected: list[Rejection]) -> Iterator[Choice]:
     source = source_of(request.held, request.wish.preference)
     if wanted != "source" or source is None or any(c.variant is source.variant for c in fitting):
         return
-    choice = _choice(replace(request, provider={}), source, rejected)
+    try:
+        choice = _choice(replace(request, provider={}), source, rejected)
+    except customops.Missing as missing:
+        rejected.append(_rejection(source, missing))
+        return
     text = "%s: %s: using the source model on the CPU:\n%s"
     log().warning(text, request.package, request.model, listing(rejected))
     yield replace(choice, fallback=True)
 
 
+def _rejection(candidate: Candidate, missing: customops.Missing) -> Rejection:
+    package = candidate.folder.companion
+    return Rejection(variant=candidate.variant.name, reason=missing.reason, text=missing.text, package=package)
+
+
 def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -> Choice:
     variant, folder = candidate.variant, candidate.folder
     artifacts = variant.facts.artifacts if variant.facts is not None else ()
+    custom_ops, differs = customops.libraries(variant, request.custom_ops)
     supply = _supply(request, variant, folder)
     model = next((a for a in artifacts if a.path == variant.model_file), None)
     on_disk = [
@@ -80,7 +95,8 @@ def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -
         session_options=MappingProxyType({**guard, **variant.session_options, **request.entries}),
         rejected=tuple(rejected),
         package=folder.package,
-        note="; ".join(filter(None, (candidate.fit.note, candidate.differences))),
+        custom_ops=custom_ops,
+        note="; ".join(filter(None, (candidate.fit.note, candidate.differences, differs))),
         beside=tuple(artifact.path for artifact in on_disk if artifact is not model),
         content=folder.read(variant.model_file, model) if request.as_bytes else None,
         supply=supply,

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hatch_epctx.errors import EpctxError, LookupFailure
-from hatch_epctx.runtime import plugins, qnn
+from hatch_epctx.runtime import customops, plugins, qnn
 from hatch_epctx.runtime.choice import Choice, Rejection
 from hatch_epctx.runtime.selection import device_for, source_of
 
@@ -126,11 +126,12 @@ def _compiled(
     if facts is None:
         raise LookupFailure("records no options (made by another tool)", reason="unverifiable")
     _refuse_files(facts)
+    custom_ops = _libraries(request, variant)
     how.progress(f"{request.model}.{variant.name}: compiling for this machine")
     made = firstuse.compile_now(
         source,
         target=_target(variant, facts),
-        model=_model(facts),
+        model=_model(facts) | _custom_ops(facts),
         progress=how.progress,
         timeout=how.timeout,
         cancel=how.cancel,
@@ -147,11 +148,25 @@ def _compiled(
         session_options=MappingProxyType({**made.session_options, **request.entries}),
         rejected=tuple(rejected),
         package=item.folder.package,
+        custom_ops=custom_ops,
         compiled_here=True,
         note=f"compiled on this machine: identity {made.identity[:12]}, {made.status}",
         hold=_Kept(made.lease),
         ep_device=device,
     )
+
+
+def _libraries(request: Request, variant: Variant) -> tuple[Path, ...]:
+    try:
+        return customops.libraries(variant, request.custom_ops)[0]
+    except customops.Missing as missing:
+        raise LookupFailure(missing.text, reason=missing.reason) from missing
+
+
+def _custom_ops(facts: Facts) -> dict[str, Any]:
+    """The modules that the compile needs; files were refused."""
+    needs = facts.runtime.get("custom_ops", ())
+    return {"custom-ops": [need["module"] for need in needs]} if needs else {}
 
 
 def _refuse_files(facts: Facts) -> None:
@@ -160,6 +175,9 @@ def _refuse_files(facts: Facts) -> None:
     files = sorted(name for name, text in options.items() if text in ("file", "folder"))
     if files:
         found = f"the compile read what only the building machine has: {', '.join(files)}"
+        raise LookupFailure(found, reason="not-available")
+    if any("file" in need for need in facts.runtime.get("custom_ops", ())):
+        found = "the compile read a library of custom operators that only the building machine has"
         raise LookupFailure(found, reason="not-available")
     if any(str(step).startswith("quantize") for step in facts.options.get("prepare", ())):
         raise LookupFailure("the compile quantised by samples that the package does not carry", reason="not-available")

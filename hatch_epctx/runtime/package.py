@@ -95,6 +95,7 @@ class Package:
         verify: Verify = "once",
         provider_options: Mapping[str, str] | None = None,
         session_options: Mapping[str, str] | None = None,
+        custom_ops: Sequence[str | PathLike[str]] = (),
     ) -> Choice:
         """The variant of `model` to use on this machine. Registers the plugin EPs that the variants need.
 
@@ -113,6 +114,8 @@ class Package:
                 "never".
             provider_options: for the EP, over the manifest's; not used for a fallback.
             session_options: session configuration entries, over the manifest's.
+            custom_ops: libraries of custom operators that the model was compiled with and that no installed
+                distribution brings, by path.
 
         Raises:
             LookupFailure: no such model, or no variant fits; `detail` lists every candidate with its first reason.
@@ -131,6 +134,7 @@ class Package:
             verify=verify,
             provider_options=provider_options,
             session_options=session_options,
+            custom_ops=custom_ops,
         )
         rejected: list[Rejection] = []
         for choice in choices(request, rejected):
@@ -151,6 +155,7 @@ class Package:
         session_options: Mapping[str, str] | SessionOptions | None = None,
         data: Data | ContextData | None = None,
         as_bytes: bool = False,
+        custom_ops: Sequence[str | PathLike[str]] = (),
     ) -> InferenceSession:
         """A session of the variant that `lookup` gives; `runtime.explain` tells which it was.
 
@@ -174,6 +179,7 @@ class Package:
                 as the variant was compiled.
             as_bytes: hand the ONNX file to ORT as bytes, the very ones whose digest was checked; what it refers to
                 is still found beside it.
+            custom_ops: as in `lookup`; the session gets them registered.
 
         Raises:
             LookupFailure, VerificationError, ValueError, TypeError: as `lookup`.
@@ -192,6 +198,7 @@ class Package:
             session_options=session_options,
             data=data,
             as_bytes=as_bytes,
+            custom_ops=custom_ops,
         )
         rejected: list[Rejection] = []
         cause: BaseException | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from hatch_epctx.errors import LookupFailure, suggest
@@ -15,7 +17,7 @@ from hatch_epctx.runtime.selection import Wish
 from hatch_epctx.runtime.verify import Verify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from onnxruntime.capi.onnxruntime_pybind11_state import SessionOptions
 
@@ -45,6 +47,8 @@ class Request:
     data: Data | ContextData | None = None
     """Where context binaries come from; None: as the variant was compiled."""
     as_bytes: bool = False
+    custom_ops: tuple[Path, ...] = ()
+    """Libraries of custom operators that the application names."""
 
 
 def make_request(
@@ -62,6 +66,7 @@ def make_request(
     session_options: Mapping[str, str] | SessionOptions | None,
     data: Data | ContextData | None = None,
     as_bytes: bool = False,
+    custom_ops: Sequence[str | PathLike[str]] = (),
 ) -> Request:
     """Check a call's arguments.
 
@@ -97,7 +102,14 @@ def make_request(
         base=base,
         data=data,
         as_bytes=as_bytes,
+        custom_ops=_paths(custom_ops),
     )
+
+
+def _paths(given: Sequence[str | PathLike[str]]) -> tuple[Path, ...]:
+    if isinstance(given, str | PathLike):
+        raise TypeError(f"custom_ops={given!r}; expected a list of paths")
+    return tuple(Path(path).absolute() for path in given)
 
 
 def _check_words(**words: tuple[str, tuple[str, ...]]) -> None:

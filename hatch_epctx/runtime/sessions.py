@@ -84,6 +84,8 @@ def _create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
             options.add_provider_for_devices([choice.ep_device], dict(choice.provider_options))
         else:
             arguments["providers"] = [(choice.ep, dict(choice.provider_options))]
+        for library in choice.custom_ops:
+            options.register_custom_ops_library(str(library))
         model = choice.content if choice.content is not None else str(choice.path)
         session: InferenceSession = ort.InferenceSession(model, options, **arguments)
     except Exception as error:  # ORT's errors have no common base below Exception

@@ -6,6 +6,7 @@ All are digested for the identity (`read_source`, `digest_option`) and copied in
 
 from __future__ import annotations
 
+from hatch_epctx.source.custom import CustomOpsLibrary, needs_of, read_custom_ops, snapshot_custom_ops
 from hatch_epctx.source.inputs import digest_inputs, snapshot_inputs
 from hatch_epctx.source.models import (
     ONNX_LIMIT,
@@ -19,13 +20,17 @@ from hatch_epctx.source.options import copy_name, digest_option, snapshot_option
 
 __all__ = [
     "ONNX_LIMIT",
+    "CustomOpsLibrary",
     "SourceChangedError",
     "SourceModel",
     "copy_name",
     "digest_inputs",
     "digest_option",
+    "needs_of",
+    "read_custom_ops",
     "read_source",
     "snapshot",
+    "snapshot_custom_ops",
     "snapshot_inputs",
     "snapshot_model",
     "snapshot_option",

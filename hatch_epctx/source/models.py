@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from hatch_epctx.source.custom import CustomOpsLibrary
     from hatch_epctx.store import Store
     from hatch_epctx.worker.protocol import ScannedModel
 
@@ -50,6 +51,8 @@ class SourceModel:
     external: tuple[tuple[str, str], ...]
     """(location, digest) of each external-data file, sorted by location; locations are relative POSIX paths."""
     scan: ScannedModel
+    custom_ops: tuple[CustomOpsLibrary, ...] = ()
+    """Libraries of the custom operators that it uses."""
 
 
 def read_source(path: Path, *, place: str, store: Store, scan: Callable[[Path, str], ScannedModel]) -> SourceModel:

@@ -19,6 +19,7 @@ from hatch_epctx.folder import (
 )
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, ROLES
 from hatch_epctx.sbom import FILE_NAME
+from hatch_epctx.source import needs_of
 from hatch_epctx.wheel.bill import bill_of_materials
 from hatch_epctx.wheelfile import Entry as WheelEntry
 from hatch_epctx.wheelfile import add_files, metadata_folder
@@ -149,7 +150,7 @@ def _content(entry: Entry) -> VariantContent:
         toolchain=document["toolchain"],
         coverage={name: found[name] for name in _COVERAGE if name in found},
         check=_check(entry.check or {}),
-        runtime=_runtime(document["toolchain"]),
+        runtime=_runtime(document["toolchain"]) | _custom_ops(variant, document),
         signature={name: found[name] for name in _SIGNATURE if name in found},
         load_check=str(found.get("load_check", "")),
         ep_cache=found.get("ep_cache") or {},
@@ -213,6 +214,17 @@ def _text(option: OptionValue) -> str:
     if not option.is_path:
         return option.text
     return "file" if option.file is not None else "folder"
+
+
+def _custom_ops(variant: Variant, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The libraries of custom operators that running the variant needs, and the platform that files are for."""
+    if not variant.custom_ops:
+        return {}
+    own = document if variant.group is None else document["members"][variant.group.position(variant)]
+    toolchain = document["toolchain"]
+    platform = {"os": toolchain["os"], "architecture": toolchain["architecture"]}
+    needs = needs_of(own["model"], variant.custom_ops)
+    return {"custom_ops": [need | platform if "file" in need else need for need in needs]}
 
 
 def _runtime(toolchain: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from hatch_epctx.worker.feeds import UNKNOWN_SIZES
 from hatch_epctx.worker.loading import open_model
 from hatch_epctx.worker.protocol import INPUTS_NAME, MODEL_NAME, PASSING, SOURCE_FOLDER, Checked, CheckedOutput, Result
 from hatch_epctx.worker.samples import Input, generated, inputs_of, read_samples
-from hatch_epctx.worker.session import Ep, is_simulated, kind, level, open_ep
+from hatch_epctx.worker.session import Ep, is_simulated, kind, level, open_ep, register_custom_ops
 from hatch_epctx.worker.wording import describe
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def check(job: Job) -> Result:
     ep = open_ep(job)
     if (reason := job.get("not_simulated", "")) and is_simulated(job, ep):
         raise TaskError("not-simulated", reason)
-    reference = _reference(ep, plan)
+    reference = _reference(job, ep, plan)
     session = open_model(job, ep)
     inputs = _known_dims(inputs_of(reference.get_inputs(), "the source"), session)
     names = [value.name for value in session.get_outputs()]
@@ -66,11 +66,12 @@ def check(job: Job) -> Result:
     return result
 
 
-def _reference(ep: Ep, plan: CheckJob) -> Any:
+def _reference(job: Job, ep: Ep, plan: CheckJob) -> Any:
     """The source on the CPU EP, at the level at which a shipped source is loaded."""
     runtime = ep.runtime
     options = runtime.SessionOptions()
     options.graph_optimization_level = level(runtime, plan["reference_optimization"])
+    register_custom_ops(job, options)
     path = Path(SOURCE_FOLDER) / MODEL_NAME
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

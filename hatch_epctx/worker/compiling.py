@@ -43,6 +43,8 @@ WEIGHTS_THRESHOLD: Final = 1024
 """Bytes from which an initialiser of a left-over node goes to the weights file."""
 OLDEST_IR: Final = 8
 """IR version below which no compiled model is written: function bodies need it; ONNX Runtime 1.10 and later read it."""
+_UNREGISTERED: Final = "is not a registered function/op"
+"""What ONNX Runtime says of an operator that nobody brings."""
 INLINE_LIMIT: Final = 1 << 30
 """Bytes of a source's weights up to which an embedding compile keeps left-over initialisers inside the ONNX."""
 
@@ -162,6 +164,8 @@ def _compile_fault(job: Job, ep: Ep, source: Source, error: Exception) -> TaskEr
             "or leave the model out of this target: the CPU EP runs it as it is.",
         )
     remedy = f"Try optimization = {others} (now '{tried}'), other provider-options, or leave the model out of it."
+    if _UNREGISTERED in text and not job.get("custom_ops"):
+        remedy = "Name the library that brings the operator in the model's 'custom-ops', or leave the model out of it."
     if job.get("embed"):
         remedy += " With embed = true, try embed = false first: what is embedded has to stay below 2 GiB."
     return TaskError("ep-error", f"{job['ep']} failed to compile the model: {text}", remedy=remedy)

@@ -27,6 +27,7 @@ __all__ = [
     "CheckJob",
     "Checked",
     "CheckedOutput",
+    "CustomOpsJob",
     "Job",
     "LeftOperator",
     "ProbedDevice",
@@ -108,6 +109,7 @@ Reason = Literal[
     "compiled-source",
     "external-data-escape",
     "missing-ep",
+    "custom-ops",
     "no-device",
     "not-simulated",
     "ep-error",
@@ -133,6 +135,7 @@ shape-conflict     a shape that the model or a free dimension contradicts
 compiled-source    the source holds EPContext nodes already
 external-data-escape  external data outside the model's folder
 missing-ep         the EP's library cannot be imported or registered
+custom-ops         a library of custom operators cannot be loaded
 no-device          the EP shows no device of the asked kind
 not-simulated      the device is simulated, and the simulator cannot open the model
 ep-error           the EP or ONNX Runtime failed, or the procedure did
@@ -162,6 +165,15 @@ class CheckJob(TypedDict):
     cosine: float | None
     reference_optimization: str
     """Level at which the CPU EP loads the source."""
+
+
+class CustomOpsJob(TypedDict, total=False):
+    """A library of custom operators: one of the two."""
+
+    module: str
+    """Import name of a module with get_library_path()."""
+    file: str
+    """File in the job's folder."""
 
 
 class Job(TypedDict, total=False):
@@ -206,6 +218,8 @@ class Job(TypedDict, total=False):
     """files or callbacks: how context data gets from the EP to the job's folder and back. Files when left out."""
     model: str
     """File in the job's folder to read; MODEL_NAME for scan, compile and source, the compiled ONNX for the rest."""
+    custom_ops: list[CustomOpsJob]
+    """Libraries of custom operators that every session of the model registers, in order."""
     cpus: list[int]
     """CPUs that the process may use; all that its parent may when empty. Linux alone."""
     output: str

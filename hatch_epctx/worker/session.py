@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.worker.failure import TaskError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.worker.protocol import Job
 
-__all__ = ["LEVEL_OPTION", "Ep", "is_simulated", "kind", "level", "open_ep", "session_options"]
+__all__ = ["LEVEL_OPTION", "Ep", "is_simulated", "kind", "level", "open_ep", "register_custom_ops", "session_options"]
 
 LEVEL_OPTION: Final = "session.graph_optimization_level"
 """Session option by which a model package carries the load-time optimisation level (ONNX Runtime 1.32)."""
@@ -142,6 +143,7 @@ def session_options(job: Job, ep: Ep, *, overrides: bool) -> Any:
     """
     options = ep.runtime.SessionOptions()
     options.graph_optimization_level = level(ep.runtime, job.get("optimization", "all"))
+    register_custom_ops(job, options)
     for name, text in sorted(job.get("session_options", {}).items()):
         _set(options, ep.runtime, name, text)
     if overrides:
@@ -155,6 +157,27 @@ def session_options(job: Job, ep: Ep, *, overrides: bool) -> Any:
     elif ep.name != "CPUExecutionProvider":
         options.add_provider(ep.name, dict(provider_options))
     return options
+
+
+def register_custom_ops(job: Job, options: Any) -> None:
+    """Register the libraries of the job's custom operators with `options`.
+
+    Raises:
+        TaskError: custom-ops: one is missing, or ONNX Runtime cannot load it.
+    """
+    for item in job.get("custom_ops", []):
+        name = item.get("module") or item.get("file", "")
+        try:
+            # Absolute: a name without a folder would be looked for in the system's library path.
+            module = importlib.import_module(item["module"]) if item.get("module") else None
+            options.register_custom_ops_library(str(module.get_library_path() if module else Path(name).absolute()))
+        except Exception as error:  # whatever a foreign module or a native loader may raise
+            raise TaskError(
+                "custom-ops",
+                f"the library of custom operators {name} cannot be loaded: {describe(error)}",
+                remedy="It has to be built for this machine and for this onnxruntime, to export RegisterCustomOps, and "
+                "to find what it loads itself from wherever it is copied to.",
+            ) from error
 
 
 def _set(options: Any, runtime: Any, name: str, text: str) -> None:
