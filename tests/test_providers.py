@@ -784,3 +784,15 @@ def test_option_values_are_plain_records() -> None:
     value = OptionValue(name="x", text="1")
     assert (value.kind, value.phase, value.is_path, value.checked) == ("string", "both", False, True)
     assert pickle.loads(pickle.dumps(value)) == value  # noqa: S301  # made on this line
+
+
+def test_soc_is_another_name_of_soc_model() -> None:
+    def checked(**values: object) -> dict[str, str]:
+        return {item.name: item.text for item in check_options(QNN, "npu", values, where="o")}
+
+    assert checked(soc="snapdragon-x-elite") == checked(soc_model="60")
+    assert checked(soc="Snapdragon-X2-Elite")["soc_model"] == "88"
+    with pytest.raises(ConfigError, match=r"o\.soc: unknown value 'snapdragon-x-elit'.*Did you mean 'snapdra"):
+        checked(soc="snapdragon-x-elit")
+    with pytest.raises(ConfigError, match="'soc' and 'soc_model' are one option"):
+        checked(soc="60", soc_model="88")

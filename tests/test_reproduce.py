@@ -52,7 +52,7 @@ def test_nothing_is_published_and_nothing_is_left(factory: Factory) -> None:
     assert not list((base / "markers").rglob("*.json"))
 
 
-def test_a_variant_that_differs_is_marked_and_stays_as_it_was_compiled_first(factory: Factory) -> None:
+def test_case_18_what_differs_each_run_is_marked_and_a_warm_store_gives_the_same_wheel(factory: Factory) -> None:
     tree = factory.project(RANDOM)
     epctx("build", "--out", tree.root / "one", cwd=tree.root)
     assert "reproducible" not in facts(tree.root / "one"), "nobody saw it yet"

@@ -28,7 +28,7 @@ EITHER = [
 # -- Case 15: what is embedded, and what is no data ------------------------------------------------------------------
 
 
-def test_embedding_beyond_two_gigabytes_is_refused_before_the_compile(factory: Factory, tmp_path: Path) -> None:
+def test_case_15_embedding_beyond_two_gigabytes_is_refused_before_the_compile(factory: Factory, tmp_path: Path) -> None:
     target = STUB_TARGET + 'embed = true\nprovider-options = { mode = "crash-before" }\n'
     tree = factory.project(target)
     model = small_model()
@@ -58,7 +58,9 @@ def test_embedding_beyond_two_gigabytes_is_refused_before_the_compile(factory: F
         ("path-in-binary", "holds the path of the folder"),
     ],
 )
-def test_a_result_that_breaks_a_rule_is_not_published(factory: Factory, tmp_path: Path, mode: str, words: str) -> None:
+def test_case_15_a_result_that_breaks_a_rule_is_not_published(
+    factory: Factory, tmp_path: Path, mode: str, words: str
+) -> None:
     tree = factory.project(STUB_TARGET + f'provider-options = {{ mode = "{mode}" }}\n')
     done = epctx("build", "--out", tmp_path / "out", cwd=tree.root, check=False)
     assert done.code == 5
@@ -81,7 +83,7 @@ print(json.dumps({"custom": meta.custom_metadata_map, "description": meta.descri
 
 
 @pytest.mark.parametrize(("key", "target"), EITHER)
-def test_metadata_survives_to_the_session(factory: Factory, tmp_path: Path, key: str, target: str) -> None:
+def test_case_16_metadata_survives_to_the_session(factory: Factory, tmp_path: Path, key: str, target: str) -> None:
     tree = factory.project(target)
     model = small_model()
     model.metadata_props.add(key="labels", value="cat,dog")
@@ -116,7 +118,7 @@ def test_a_file_that_nothing_refers_to_is_said_and_not_kept(factory: Factory, tm
     assert [item["role"] for item in done.json["variants"][0]["artifacts"]] == ["model", "context"]
 
 
-def test_metadata_that_is_lost_is_said(factory: Factory) -> None:
+def test_case_16_metadata_that_is_lost_is_said(factory: Factory) -> None:
     tree = factory.project(STUB_TARGET + 'provider-options = { mode = "lost-metadata" }\n')
     model = small_model()
     model.metadata_props.add(key="labels", value="cat,dog")

@@ -264,9 +264,7 @@ def load_check(
     }
 
 
-def _load_check(
-    variant: Variant, source: SourceModel, folder: Path, facts: dict[str, Any], runner: Run
-) -> None:
+def _load_check(variant: Variant, source: SourceModel, folder: Path, facts: dict[str, Any], runner: Run) -> None:
     """The load check; add to `facts` what became of it.
 
     Beside the artifacts lies what an application brings: the libraries of custom operators.

@@ -179,6 +179,8 @@ class Provider:
     options: Mapping[str, Option] = field(default_factory=lambda: NO_OPTIONS)
     defaults: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     """Provider options set when the user leaves them out."""
+    other_names: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    """Further names of options, each with the name that the EP reads; a configuration may use either."""
     needs_any: tuple[str, ...] = ()
     """Options of which a compile must set at least one, the usual one first."""
     needs_any_reason: str = ""

@@ -97,6 +97,7 @@ def check_options(
     table = where
     place: Place = table if callable(table) else lambda name: f"{table}.{name}"
     checker = _Checker(provider, place, root, frozenset(allow_unknown))
+    values = checker.renamed(values)
     checked = checker.read(values)
     if not runtime:
         checked |= {name: value for name, value in checker.defaults(values).items() if name not in checked}
@@ -114,6 +115,20 @@ class _Checker:
         self._root = root
         self._unchecked = unchecked
         self._errors: list[ConfigError] = []
+        self._written: dict[str, str] = {}
+        """Names of options as they were given, by the EP's."""
+
+    def renamed(self, values: Mapping[str, object]) -> dict[str, object]:
+        """The options under the names that the EP reads; one that is given under two names is an error."""
+        others = self._provider.other_names
+        for name in values:
+            if others.get(name) in values:
+                found = f"{name!r} and {others[name]!r} are one option"
+                self._errors.append(
+                    ConfigError(found, where=self._place(name), remedy=_ONE, reason="contradictory-options")
+                )
+        self._written = {others[name]: name for name in values if name in others}
+        return {others.get(name, name): value for name, value in values.items()}
 
     def read(self, values: Mapping[str, object]) -> dict[str, OptionValue]:
         """Each option by itself."""
@@ -146,7 +161,7 @@ class _Checker:
             self._add(found)
         wrong = {error.where for error in self._errors}
         needed = provider.needs_any
-        if complete and needed and not any(name in options or self._place(name) in wrong for name in needed):
+        if complete and needed and not any(name in options or self._at(name) in wrong for name in needed):
             names = " or ".join(map(repr, needed))
             expected = provider.options[needed[0]].expected
             self._add(
@@ -157,6 +172,10 @@ class _Checker:
                     remedy=provider.needs_any_reason,
                 )
             )
+
+    def _at(self, name: str) -> str:
+        """Dotted place of an option, under the name that it was given."""
+        return self._place(self._written.get(name, name))
 
     def raise_all(self) -> None:
         """Raise what was found."""
@@ -169,7 +188,7 @@ class _Checker:
         self._errors.append(
             ConfigError(
                 found.found,
-                where=self._place(found.option),
+                where=self._at(found.option),
                 expected=found.expected,
                 remedy=found.remedy,
                 reason="contradictory-options",
@@ -181,17 +200,17 @@ class _Checker:
         if option is not None and (text := option.refuse or option.ignored):
             verb = "is refused" if option.refuse else "has no effect"
             reason = "refused-option" if option.refuse else "ignored-option"
-            raise ConfigError(f"the option {name!r} {verb}: {text}", where=self._place(name), reason=reason)
+            raise ConfigError(f"the option {name!r} {verb}: {text}", where=self._at(name), reason=reason)
         if name in self._unchecked:
             return self._pass(name, value, option)
         if option is None:
             raise self._unknown(name)
-        return read_value(option, value, where=self._place(name), root=self._root)
+        return read_value(option, value, where=self._at(name), root=self._root)
 
     def _pass(self, name: str, value: object, option: Option | None) -> OptionValue:
         """An option that is not held against the table."""
         if option is not None and option.kind not in ("string", "bool", "int", "float", "enum"):
-            return replace(read_value(option, value, where=self._place(name), root=self._root), checked=False)
+            return replace(read_value(option, value, where=self._at(name), root=self._root), checked=False)
         phase = option.phase if option else "both"
         if isinstance(value, bool):
             return OptionValue(name=name, text="1" if value else "0", phase=phase, checked=False)
@@ -199,7 +218,7 @@ class _Checker:
             return OptionValue(name=name, text=str(value), phase=phase, checked=False)
         raise ConfigError(
             f"found {shown(value)} for an option that is passed as it stands",
-            where=self._place(name),
+            where=self._at(name),
             expected="a string, a number or a boolean",
             reason="bad-option-value",
         )
@@ -213,7 +232,7 @@ class _Checker:
         remedy = f"{hint} " if hint else ""
         return ConfigError(
             f"unknown option {name!r} of {self._provider.title}",
-            where=self._place(name),
+            where=self._at(name),
             expected=expected,
             remedy=f"{remedy}An option that only a newer EP knows is passed when 'allow-unknown-options' names it.",
             reason="unknown-option",

@@ -59,7 +59,7 @@ OPTIONS = table(
     Option(
         name="soc_model",
         kind="enum",
-        doc="Chip that the binary is for: QNN's number, the part name, or the marketing name.",
+        doc="Chip that the binary is for: QNN's number, the part name, or the marketing name. May be written soc.",
         values=tuple(SOCS),
         aliases=SOC_ALIASES,
         expected="one chip by number, part name or marketing name, such as '60', 'SC8380XP' or 'snapdragon-x-elite'; "
@@ -275,6 +275,7 @@ QNN = Provider(
     manifest_compatibility=False,
     options=OPTIONS,
     defaults={"backend_type": "htp"},
+    other_names={"soc": "soc_model"},
     needs_any=("soc_model", "htp_arch"),
     needs_any_reason="Without them the EP compiles for v68, which later chips refuse to load.",
     trial_options={"soc_model": "60"},  # any does: the trial asks whether the compiler works

@@ -8,7 +8,7 @@ output that differs is random, and only its shape can be compared.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.worker.comparing import Tolerance, compare, merged, same
 from hatch_epctx.worker.failure import TaskError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hatch_epctx.worker.protocol import CheckJob, Job
 
 __all__ = ["check"]
+
+HALF_LIMITS: Final = (65504.0, 131008.0)
 
 
 def check(job: Job) -> Result:
@@ -144,6 +146,11 @@ def _fault(bad: list[CheckedOutput], tolerance: Tolerance, *, generated_inputs: 
         "Set options that compute more precisely, widen check.rtol or check.atol where the difference is acceptable, "
         "or leave the model out of this target."
     )
+    if any(_overflowed(output) for output in bad):
+        remedy = (
+            "The largest difference is the limit of 16-bit floats: inner values overflow on these inputs, and may on "
+            "others. Compute in a wider type where the EP has one, rescale the model, or leave it out of this target."
+        )
     if generated_inputs:
         remedy += " Generated inputs may be nothing that the model knows: real ones as check.inputs say more."
     if all(output["verdict"] == "reference-not-finite" for output in bad):
@@ -151,6 +158,11 @@ def _fault(bad: list[CheckedOutput], tolerance: Tolerance, *, generated_inputs: 
     return TaskError(
         "check-failed", f"the compiled model differs from its source: {said}{more}", remedy=remedy, facts=facts
     )
+
+
+def _overflowed(output: CheckedOutput) -> bool:
+    """Whether the largest difference is what a 16-bit float ends at: 65504, or twice that on the HTP (QNN 2.7.0)."""
+    return any(abs((output["max_abs"] or 0.0) - limit) < limit / 100 for limit in HALF_LIMITS)
 
 
 def _words(output: CheckedOutput, tolerance: Tolerance) -> str:
