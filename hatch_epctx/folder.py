@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from hatch_epctx.digest import content_name
+from hatch_epctx.digest import content_name, digest_file
 from hatch_epctx.errors import StoreError, VerificationError
 from hatch_epctx.files import check_name, copy_file
 from hatch_epctx.manifest import MANIFEST_NAME, Artifact, Component, Facts, Manifest, Variant, write_manifest
@@ -135,7 +135,7 @@ def write_folder(out: Path, *, package_name: str, package_version: str, models: 
         models: what goes in, in order.
 
     Raises:
-        VerificationError: as `plan_folder`, or a file's size is not what its record says.
+        VerificationError: as `plan_folder`, or a file is not what its record says.
         StoreError: the folder holds something, or cannot be written.
     """
     plan = plan_folder(package_name=package_name, package_version=package_version, models=models)
@@ -157,10 +157,14 @@ def write_folder(out: Path, *, package_name: str, package_version: str, models: 
 
 def _place(file: PlannedFile, target: Path) -> None:
     copy_file(file.path, target)
-    size = target.stat().st_size
-    if size != file.size:
+    size, digest = target.stat().st_size, digest_file(target)  # of the copy: nobody else writes that
+    if (size, digest) != (file.size, file.digest):
         raise VerificationError(
-            f"{size} bytes", where=str(file.path), expected=f"{file.size} bytes", reason="modified-file"
+            f"{size} bytes with digest {digest}",
+            where=str(file.path),
+            expected=f"{file.size} bytes with digest {file.digest}",
+            remedy="It was changed since the build verified it: build again.",
+            reason="modified-file",
         )
     target.chmod(FILE_MODE)  # files of the store are private and read-only; a wheel carries the mode
 

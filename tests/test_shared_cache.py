@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from hatch_epctx.pipeline import Pipeline, obtaining
 from hatch_epctx.remote.blobs import Blob
 from hatch_epctx.remote.entry import check_record
 from hatch_epctx.remote.faults import RemoteError
+from hatch_epctx.statcache import StatCache
 from hatch_epctx.store import Store
 from hatch_epctx.wheel import write_package
 
@@ -74,7 +76,43 @@ def test_a_builder_does_not_wait_for_ever(factory: Factory, tmp_path: Path, monk
         assert f"process {other.said}" in str(entry.error)
 
 
-@pytest.mark.parametrize("loss", ["generation", "file"])
+def _flip(path: Path) -> None:
+    """Change the last bit; size and times stay."""
+    status = path.stat()
+    path.chmod(0o600)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    path.chmod(status.st_mode)
+
+
+def test_no_remembered_digest_vouches_for_an_artifact(
+    factory: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stat cache knows sources and libraries. Artifacts are read whenever they are used, and never asked of it."""
+    tree = factory.project(STUB_TARGET)
+    asked: list[Path] = []
+    digest = StatCache.digest
+
+    def spy(self: StatCache, path: Path, *arguments: object, **named: object) -> str:
+        asked.append(path)
+        return digest(self, path, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StatCache, "digest", spy)
+    for status in ("compiled", "hit", "compiled"):
+        with _pipeline(tree, tmp_path / "cache").build() as built:
+            (entry,) = built.entries
+            assert entry.status == status
+            write_package(built, tmp_path / f"out-{len(asked)}", version="1.0")
+            assert entry.generation is not None
+            if status == "hit":
+                _flip(next(entry.generation.path.glob("*.bin")))
+    assert asked
+    assert not [path for path in asked if (tmp_path / "cache" / "v1" / "generations") in Path(path).parents]
+
+
+@pytest.mark.parametrize("loss", ["generation", "file", "flipped"])
 def test_case_22_a_loss_between_the_hit_and_the_wheel_is_an_error_in_words(
     factory: Factory, tmp_path: Path, loss: str
 ) -> None:
@@ -85,8 +123,10 @@ def test_case_22_a_loss_between_the_hit_and_the_wheel_is_an_error_in_words(
         assert entry.generation is not None
         if loss == "generation":
             shutil.rmtree(entry.generation.path)
-        else:
+        elif loss == "file":
             next(entry.generation.path.glob("*.onnx")).unlink()
+        else:
+            _flip(next(entry.generation.path.glob("*.bin")))
         with pytest.raises(EpctxError) as caught:
             write_package(built, tmp_path / "out", version="1.0")
         assert str(caught.value)
