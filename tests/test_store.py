@@ -292,6 +292,15 @@ def test_facts_are_remembered_until_they_are_damaged(store: Store) -> None:
         store.remember("scan", "k", {"x": float("nan")})
 
 
+def test_facts_are_not_written_through_a_link(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    store.remember("scan", "warm", {})
+    (store.layout.facts / "last").symlink_to(tmp_path / "elsewhere")
+    store.remember("last", "key", {"a": 1})
+    assert store.recall("last", "key") is None
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_digests_are_remembered_in_the_store(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     assert store.digest(tmp_path / "file") == digest_bytes(b"x")

@@ -51,6 +51,7 @@ class Facts:
         if len(data) > _LIMIT:
             return
         with suppress(OSError):
+            make_dir(path.parent.parent, durable=False)  # no link: the next line would follow one
             make_dir(path.parent, durable=False)
             atomic_write(long_path(path), data, durable=False, shared=True)
 

@@ -108,7 +108,7 @@ def run(reader: str, *, runs: int, seed: int, corpus: Path, artifacts: Path) -> 
     covered = re.findall(r"cov: (\d+)", done.stderr)
     if done.returncode != 0 or executed is None:
         print(done.stderr[-6000:], file=sys.stderr)
-        raise SystemExit(f"{reader}: a finding, see {artifacts}")
+        raise SystemExit(f"{reader}: ended with {done.returncode}: a finding, see {artifacts}")
     return int(executed[1]), int(covered[-1]) if covered else 0
 
 
