@@ -191,7 +191,7 @@ def test_stale_files_cannot_get_into_a_wheel(store: Store, tmp_path: Path) -> No
 
 def test_a_file_of_another_size_is_refused(store: Store, tmp_path: Path) -> None:
     binary = replace(store.file(b"binary"), size=7)
-    with pytest.raises(VerificationError, match="6 bytes with digest .*; expected 7 bytes with digest "):
+    with pytest.raises(VerificationError, match=r"6 bytes with digest .*; expected 7 bytes with digest "):
         write(tmp_path / "out", model("m", store.variant("a", binary)))
 
 

@@ -16,7 +16,7 @@ import store_support as support
 from store_support import build, check, compile_into, identity_of, left_over, outputs, record_of, write
 
 from hatch_epctx.digest import digest_bytes
-from hatch_epctx.errors import StoreError
+from hatch_epctx.errors import ModelError, StoreError
 from hatch_epctx.files import copy_file, remove_tree
 from hatch_epctx.store import Artifact, Generation, Marker, Miss, Store
 from hatch_epctx.store.layout import default_root
@@ -263,6 +263,18 @@ def test_a_cache_that_is_removed_while_compiling_is_the_stores_error(store: Stor
     with pytest.raises(StoreError) as caught:
         compile_while_somebody_removes_the_cache()
     assert caught.value.reason == "vanished"
+
+
+def test_a_worker_that_died_of_a_removed_cache_is_no_fault_of_the_model(store: Store) -> None:
+    def a_worker_loses_its_folder() -> None:
+        with store.staging(keep=True):
+            remove_tree(store.root)
+            raise ModelError("the worker ended with exit status 1", reason="died")
+
+    with pytest.raises(StoreError) as caught:
+        a_worker_loses_its_folder()
+    assert caught.value.reason == "vanished"
+    assert "run the same again" in str(caught.value)
 
 
 def test_facts_are_remembered_until_they_are_damaged(store: Store) -> None:

@@ -221,6 +221,9 @@ class Store:
         try:
             yield staging
         except EpctxError as error:
+            if not isinstance(error, StoreError) and not staging.folder.exists():  # then whatever ran in it had to fail
+                gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(staging.folder))
+                raise store_error(gone, staging.folder, "compile") from error
             if keep and error.reason not in _NO_FAULT and (kept := staging.keep(self.layout.root / "kept")):
                 error.detail = "\n".join(filter(None, (error.detail, f"kept to look inside: {kept}")))
             raise
