@@ -51,6 +51,7 @@ def test_every_installer_takes_the_wheel_of_a_real_project(name: str, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_case_33_weights_above_four_gigabytes_are_built_installed_and_verified(
     factory: Factory, tmp_path: Path
 ) -> None:

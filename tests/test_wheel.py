@@ -17,7 +17,7 @@ from hatch_epctx.errors import ConfigError
 from hatch_epctx.frontend import build_project, without_companions
 from hatch_epctx.providers import find_provider
 from hatch_epctx.wheel import add_package, judge_wheel, platform_of
-from hatch_epctx.wheelfile import check_wheel, create_wheel
+from hatch_epctx.wheelfile import Entry, add_files, check_wheel, create_wheel
 
 if TYPE_CHECKING:
     from hatch_epctx.pipeline import Build
@@ -116,6 +116,24 @@ def test_a_wheel_beyond_its_limit_is_told_with_its_largest_files(tree: Tree, tmp
         judge_wheel(wheel, settings_of(**{"max-size": "4KiB", "max-size-error": True}))
     assert str(caught.value) == warning
     assert not wheel.exists(), "what is too large is not left to be uploaded"
+
+
+@pytest.mark.parametrize(
+    ("package", "told"),
+    [
+        ("acme_vision", ""),
+        ("acme_vison", "Did you mean 'acme_vision'?"),
+        ("other.thing", "The look-up finds the models by this name."),
+    ],
+)
+def test_models_of_a_package_that_the_wheel_does_not_have_are_told(package: str, told: str, tmp_path: Path) -> None:
+    wheel = plain_wheel(tmp_path)
+    add_files(wheel, [Entry(name=f"{package.replace('.', '/')}/_epctx/manifest.json", source=b"{}")])
+    warnings = judge_wheel(wheel, settings_of())
+    assert [told in warning for warning in warnings] == ([True] if told else [])
+    if told:
+        found = f"py3-none-any.whl holds compiled models of {package!r} and nothing else of that package; expected"
+        assert found in warnings[0]
 
 
 @pytest.mark.parametrize(("platform", "told"), [("any", True), ("win_amd64", True), ("linux_x86_64", False)])

@@ -1,4 +1,4 @@
-"""Limits that bite users after the build: the index's on a file's size, Windows' on a path's length."""
+"""What bites users after the build: limits on sizes and on paths, and models of a package that is not there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.utils import parse_wheel_filename
 
-from hatch_epctx.errors import ConfigError
+from hatch_epctx.errors import ConfigError, suggest
 from hatch_epctx.files import remove_file
-from hatch_epctx.manifest import FOLDER_NAME
+from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
 from hatch_epctx.wheelfile import packed_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from hatch_epctx.config import Settings
@@ -39,7 +39,7 @@ def judge_wheel(wheel: Path, settings: Settings) -> tuple[str, ...]:
         VerificationError: it is no well-formed wheel.
     """
     sizes = packed_sizes(wheel)
-    warnings = []
+    warnings = [str(error) for error in [_no_package(wheel, sizes, settings)] if error is not None]
     findings = (
         (_too_large(wheel, sizes, settings), settings.wheel.max_size_error),
         (_too_long(wheel, sizes, settings), settings.wheel.max_path_error),
@@ -52,6 +52,27 @@ def judge_wheel(wheel: Path, settings: Settings) -> tuple[str, ...]:
             raise error
         warnings.append(str(error))
     return tuple(warnings)
+
+
+def _no_package(wheel: Path, names: Collection[str], settings: Settings) -> ConfigError | None:
+    """Compiled models of a package that the wheel does not have: its name may be misspelt.
+
+    Whatever lies in the package's folder counts, since a namespace package has no module of its own.
+    """
+    end = f"/{FOLDER_NAME}/{MANIFEST_NAME}"
+    folder = next((name.removesuffix(end) for name in names if name.endswith(end)), "")
+    own = f"{folder}/{FOLDER_NAME}/"
+    if not folder or any(name.startswith((f"{folder}/", f"{folder}.")) and not name.startswith(own) for name in names):
+        return None
+    package = folder.replace("/", ".")
+    known = (name.rpartition("/")[0].replace("/", ".") for name in names if name.endswith("/__init__.py"))
+    return ConfigError(
+        f"{wheel.name} holds compiled models of {package!r} and nothing else of that package",
+        where=settings.place("package"),
+        expected="the import name of a package in the wheel",
+        remedy=suggest(package, known) or "The look-up finds the models by this name.",
+        reason="no-package",
+    )
 
 
 def _too_large(wheel: Path, sizes: Mapping[str, int], settings: Settings) -> ConfigError | None:
