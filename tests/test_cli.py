@@ -33,6 +33,7 @@ from support import (
     small_model,
 )
 
+from hatch_epctx.cli import main
 from hatch_epctx.cli.parser import COMMANDS
 from hatch_epctx.digest import digest_bytes, is_digest
 from hatch_epctx.manifest import read_manifest
@@ -308,6 +309,15 @@ def test_inspect_a_wheel_a_folder_and_a_manifest(project: Tree, tmp_path: Path) 
         assert other["variants"] == package["variants"]
     verbose = here("inspect", wheel, "-v").out
     assert package["variants"][0]["artifacts"][0]["sha256"] in verbose
+
+
+def test_an_argument_that_nobody_knows_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["lock", "--chek"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: epctx lock ")
+    assert said.endswith("epctx lock: error: unknown arguments: --chek. Did you mean '--check'?\n")
 
 
 def test_inspect_names_what_does_not_fit(project: Tree, tmp_path: Path) -> None:

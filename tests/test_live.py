@@ -105,7 +105,7 @@ def test_elsewhere_there_are_lines_that_say_how_long_it_will_take(factory: Facto
     assert "\x1b" not in epctx("build", cwd=tree.root).err
     tree.model(seed=5)
     assert re.search(
-        r"detector\.stub: compiling [0-9a-f]{12} \(absent\), about \d+ s\n", here("build", cwd=tree.root).err
+        r"detector\.stub: compiling [0-9a-f]{12} \(not in the store\), about \d+ s\n", here("build", cwd=tree.root).err
     )
 
 

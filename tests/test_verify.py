@@ -382,6 +382,7 @@ def test_the_command_ends_with_8_and_a_list_for_whatever_it_is_given(
         return places[kind] if kind in places else site.pack(tmp_path / "packed", honest=True)
 
     assert here("verify", given(), "--no-compatibility", "--json", cwd=tmp_path).json["problems"] == []
+    assert "detector.stub" in here("inspect", given(), cwd=tmp_path).out or kind == "onnx"
     flip(site.binary)
     if kind != "onnx":
         (site.folder / "detector.onnx").unlink()

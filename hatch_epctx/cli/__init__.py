@@ -14,7 +14,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from hatch_epctx.cli.output import complain, emit_json, prepare_streams
-from hatch_epctx.cli.parser import make_parser
+from hatch_epctx.cli.parser import parse
 from hatch_epctx.console import missing_extra
 from hatch_epctx.errors import EpctxError
 
@@ -29,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     prepare_streams()
     try:
-        options = make_parser().parse_args(arguments)
-        return _run(options)
+        return _run(parse(arguments))
     except KeyboardInterrupt:
         complain("interrupted")
         return 130

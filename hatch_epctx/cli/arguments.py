@@ -179,7 +179,12 @@ def verify(parser: ArgumentParser) -> None:
 
 def inspect(parser: ArgumentParser) -> None:
     """Arguments of `epctx inspect`."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="a wheel, a package folder or an ONNX file")
+    parser.add_argument(
+        "path",
+        type=Path,
+        metavar="PATH",
+        help="a wheel, a package folder, an ONNX file, or the import name of an installed package",
+    )
 
 
 def limits(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`epctx inspect`: what a wheel, a package folder or an ONNX file says it holds.
+"""`epctx inspect`: what a wheel, an installed package, a package folder or an ONNX file says it holds.
 
 Files may come from anywhere: they are read with limits, nothing is unpacked or run, and ONNX files are opened in a
 process of their own. Digests are not checked.
@@ -15,6 +15,7 @@ from hatch_epctx.errors import ModelError
 from hatch_epctx.files import contained, open_regular, read_bounded
 from hatch_epctx.findings import check_in_words, coverage_in_words, left_in_words
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, MAX_BYTES, Manifest, read_manifest
+from hatch_epctx.verification import installed_folder
 from hatch_epctx.wheelfile import read_members
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _Found = list[tuple[str, Manifest, "Mapping[str, int]"]]
 
 def inspect(options: Namespace) -> int:
     """What there is at ``PATH``."""
-    path: Path = options.path
+    path = _place(options.path)
     if not path.exists():
         raise _nothing("does not exist", path)
     try:
@@ -47,6 +48,16 @@ def inspect(options: Namespace) -> int:
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror or error}", where=str(path), reason="unreadable") from error
     return _packages(found, options) if found else _onnx(path, facts, options)
+
+
+def _place(path: Path) -> Path:
+    """Where to look: what is at `path`, or the installed package that it names."""
+    try:
+        return installed_folder(path) or path
+    except ModelError:
+        if path.exists():  # a folder: it says itself what it lacks
+            return path
+        raise
 
 
 def _is_zip(path: Path) -> bool:
@@ -81,7 +92,7 @@ def _in_folder(path: Path) -> _Found:
 
 
 def _nothing(found: str, path: Path) -> ModelError:
-    expected = f"a wheel, a package folder with {MANIFEST_NAME}, or an ONNX file"
+    expected = f"a wheel, a package folder with {MANIFEST_NAME}, an installed package, or an ONNX file"
     return ModelError(found, where=str(path), expected=expected, reason="nothing-to-inspect")
 
 

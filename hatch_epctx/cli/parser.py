@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hatch_epctx
 from hatch_epctx.cli import arguments
-from hatch_epctx.errors import ConfigError
+from hatch_epctx.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["COMMANDS", "EXIT_CODES", "Command", "make_parser"]
+__all__ = ["COMMANDS", "EXIT_CODES", "Command", "make_parser", "parse"]
 
 EXIT_CODES: Final = (
     "0 done, 1 a bug, 2 configuration, 3 model, 4 toolchain, 5 compile, 6 store, 7 look-up, 8 verification"
@@ -110,7 +110,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         name="inspect",
         run="inspect.inspect",
         arguments=arguments.inspect,
-        text="what a wheel, a package folder or an ONNX file holds",
+        text="what a wheel, an installed package, a folder or an ONNX file holds",
     ),
     Command(
         name="doctor",
@@ -177,6 +177,17 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of one command line; ends the program with exit code 2 and a message where there is a mistake."""
+    options, unknown = make_parser().parse_known_args(arguments)
+    if unknown:
+        parser: argparse.ArgumentParser = options.parser
+        known = [name for action in parser._actions for name in action.option_strings]  # argparse has no public list
+        hint = suggest(unknown[0].partition("=")[0], known)
+        parser.error(f"unknown arguments: {' '.join(unknown)}{f'. {hint}' if hint else ''}")
+    return options
+
+
 def _add_commands(parser: argparse.ArgumentParser, commands: tuple[Command, ...], above: str) -> None:
     group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in commands:
@@ -197,7 +208,7 @@ def _add(group: Any, command: Command, name: str) -> None:
         return
     command.arguments(parser)
     arguments.common(parser)
-    parser.set_defaults(run=_runner(command))
+    parser.set_defaults(run=_runner(command), parser=parser)
 
 
 def _runner(command: Command) -> Callable[[argparse.Namespace], int]:

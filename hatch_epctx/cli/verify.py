@@ -75,9 +75,9 @@ def _print(report: Report, *, verbose: bool) -> None:
 
 
 def _row(variant: VariantReport, *, verbose: bool) -> tuple[str, ...]:
-    here = {True: "runs", False: f"does not run: {variant.verdict}", None: "not asked"}[variant.fits]
-    if variant.fits and variant.verdict:
-        here += f" ({variant.verdict})"
+    said = variant.verdict
+    runs = "runs" if not said else said if said.startswith("runs") else f"runs ({said})"
+    here = {True: runs, False: f"does not run: {said}", None: "not asked"}[variant.fits]
     return (
         variant.name,
         variant.ep.removesuffix("ExecutionProvider"),

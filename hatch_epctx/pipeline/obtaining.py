@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import compile as compiling
-from hatch_epctx.changes import in_words
+from hatch_epctx.changes import in_words, miss_in_words
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.pipeline.checking import Checker, check_coverage
 from hatch_epctx.pipeline.progress import signs_of_life
@@ -259,7 +259,7 @@ class Obtainer:
         for planned in unit:
             last = self._history.last(planned.variant)
             about = f", about {last.seconds:.0f} s" if last and last.seconds and last.seconds >= _LONG else ""
-            self._report(planned.variant, f"compiling {identity.short}{what} ({why}){about}")
+            self._report(planned.variant, f"compiling {identity.short}{what} ({miss_in_words(why)}){about}")
         if variant.memory_limit is not None and (self._farm.name or not can_measure()):
             who = "the executor" if self._farm.name else "this system"
             self._report(variant, f"warning: memory-limit is not held: {who} does not tell what a process uses")

@@ -53,8 +53,8 @@ def _sections(shown: Mapping[str, Any]) -> Iterator[_Section]:
     rows: list[Sequence[str]] = [(row["name"], "; ".join(row["words"])) for row in shown["changes"]["rows"]]
     yield "What changed", ("VARIANT", "WORDS"), rows
     columns: tuple[str, ...] = ("name", "worker", "started", "seconds", "compile", "load", "check")
-    head: tuple[str, ...] = ("VARIANT", "WORKER", "BEGAN", "TOOK", "COMPILE", "LOAD", "CHECK")
-    yield "Times", head, [tuple(row[key] for key in columns) for row in shown["timeline"]["rows"]]
+    head: tuple[str, ...] = ("VARIANT", "JOB", "BEGAN", "TOOK", "COMPILE", "LOAD", "CHECK")
+    yield "Times in seconds", head, [tuple(row[key] for key in columns) for row in shown["timeline"]["rows"]]
     yield "Coverage", ("VARIANT", "NODES", "SHARE", "LEFT TO THE CPU"), [_covered(row) for row in shown["coverage"]]
     columns = ("name", "output", "verdict", "max_abs", "max_rel", "cosine")
     head = ("VARIANT", "OUTPUT", "VERDICT", "MAX ABS", "MAX REL", "COSINE")

@@ -23,7 +23,7 @@ EP would make of the source. `epctx reproduce` compiles again.
 
 from __future__ import annotations
 
-from hatch_epctx.verification.core import verify
+from hatch_epctx.verification.core import installed_folder, verify
 from hatch_epctx.verification.records import Problem, Report, VariantReport
 
-__all__ = ["Problem", "Report", "VariantReport", "verify"]
+__all__ = ["Problem", "Report", "VariantReport", "installed_folder", "verify"]

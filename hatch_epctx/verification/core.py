@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.store import Store
 
-__all__ = ["verify"]
+__all__ = ["installed_folder", "verify"]
 
 _ZIP: Final = b"PK"
 _EXPECTED: Final = f"a wheel, a package folder with {MANIFEST_NAME}, an installed package, or an ONNX file"
@@ -44,9 +44,8 @@ def verify(path: Path, store: Store, *, fit: bool = True) -> Report:
         ModelError: there is nothing at `path` that could be verified.
         OSError: it cannot be read.
     """
-    # A source tree beside the name of an installed package holds nothing to verify.
-    if is_import_name(str(path)) and not path.is_file() and _package_folder(path) is None:
-        return _folder(_installed(str(path)), store, shown=str(path), fit=fit)
+    if (installed := installed_folder(path)) is not None:
+        return _folder(installed, store, shown=str(path), fit=fit)
     if not path.exists():
         raise _nothing("does not exist", path)
     if path.is_dir() or path.name == MANIFEST_NAME:
@@ -59,6 +58,18 @@ def verify(path: Path, store: Store, *, fit: bool = True) -> Report:
     if is_zip or path.suffix == ".whl":
         return verify_wheel(path, store, fit=fit)
     return _onnx(path, store)
+
+
+def installed_folder(path: Path) -> Path | None:
+    """The package folder of the installed package whose import name `path` is; None where it can be none.
+
+    Raises:
+        ModelError: it is an import name, and no package with compiled models is installed under it.
+    """
+    # A source tree beside the name of an installed package holds nothing to look at.
+    if is_import_name(str(path)) and not path.is_file() and _package_folder(path) is None:
+        return _installed(str(path))
+    return None
 
 
 def _installed(name: str) -> Path:
