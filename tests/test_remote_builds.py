@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,19 +21,31 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from frontend_support import SYSTEM_ENVIRONMENT, front_end, package_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from reapi_server import Casd, Nginx, Script, free_port, silent_port
 from support import OPENVINO_TARGET, QNN_TARGET, REPOSITORY, STUB_TARGET, Factory, Run, Tree, epctx, here
 
+from hatch_epctx.cli.projects import described
 from hatch_epctx.compile import check_facts
+from hatch_epctx.config import load_project
 from hatch_epctx.digest import digest_bytes
+from hatch_epctx.frontend import dynamic_requirements
+from hatch_epctx.pipeline import Build, Entry, Pipeline, summary
+from hatch_epctx.pipeline.remoting import RemoteCache
 from hatch_epctx.remote.entry import RECORD_NAME, key_of
 from hatch_epctx.remote.proto import reapi_pb2 as pb
-from hatch_epctx.store import Artifact
+from hatch_epctx.report import render_page
+from hatch_epctx.store import Artifact, Store
+from hatch_epctx.wheel.contents import model_contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import grpc
+
+    from hatch_epctx.config import Project
+    from hatch_epctx.pipeline import Planned
 
 pytestmark = pytest.mark.reapi
 
@@ -487,6 +500,115 @@ def test_an_interrupt_ends_a_transfer(machine: Callable[..., Machine]) -> None:
         assert "Traceback" not in out
 
 
+# An attacker who may write to the cache: everything is consistent, and the record says whatever it likes.
+
+
+@dataclass
+class Attacked:
+    """One project, and what its server answers when nobody tampers with it."""
+
+    project: Project
+    planned: Planned
+    record: dict[str, Any]
+    blobs: dict[str, bytes]
+    results: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
+    folder = tmp_path_factory.mktemp("attacked")
+    tree = Factory(folder).project(STUB_TARGET)
+    with Script() as script:
+        project = load_project(tree.root, environ={"EPCTX_REMOTE_CACHE": script.url}, state="wheel")
+        with Pipeline(project, Store(folder / "store")).build() as built:
+            planned = built.entries[0].planned
+            built.raise_for_failures()
+        listed = pb.ActionResult.FromString(next(iter(script.results.values()))).output_files
+        record = json.loads(next(script.blobs[item.digest.hash] for item in listed if item.path == RECORD_NAME))
+        return Attacked(project, planned, record, dict(script.blobs), dict(script.results))
+
+
+NASTY = st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        -1,
+        2**70,
+        1e308,
+        "",
+        "..",
+        "/etc/passwd",
+        "a\x00b",
+        "\ud800",
+        "x" * 5000,
+        [],
+        {},
+        [[]],
+        {"": None},
+        [1],
+        "CON",
+    ]
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+def test_whatever_a_record_says_nothing_breaks(attacked: Attacked, data: st.DataObject) -> None:
+    record = json.loads(json.dumps(attacked.record))
+    for _ in range(data.draw(st.integers(1, 2))):
+        spots = [path for path in places(record) if path[0] != "document"]
+        if not spots:
+            break
+        *parents, last = data.draw(st.sampled_from(spots))
+        node = record
+        for key in parents:
+            node = node[key]
+        if data.draw(st.booleans()):
+            node[last] = data.draw(NASTY)
+        elif isinstance(node, dict):
+            del node[last]
+        else:
+            node.append(node[last])
+    with Script() as script, tempfile.TemporaryDirectory() as name:
+        script.blobs, script.results = dict(attacked.blobs), dict(attacked.results)
+        lying(script, lambda _record: record)
+        said: list[str] = []
+        store = Store(Path(name))
+        environment = replace(attacked.project.environment, remote_cache=script.url, remote={})
+        config = attacked.project.settings.model_copy()
+        config._environment = environment
+        project = replace(attacked.project, settings=config)
+        cache = RemoteCache(project, store, report=lambda _variant, text: said.append(text))
+        assert attacked.planned.identity is not None
+        try:
+            generation = cache.fetch([attacked.planned], attacked.planned.identity)
+        finally:
+            cache.close()
+        if generation is None:
+            assert len(said) == 1
+            assert "taken as a miss" in said[0]
+            assert not list(store.layout.generations.glob("*"))
+            return
+        with generation:
+            pipe = Pipeline(replace(project, settings=attacked.project.settings), store)
+            entry = pipe._obtainer.shown(
+                Entry(planned=attacked.planned, status="fetched", generation=generation), generation
+            )
+            json.dumps(described(pipe, entry))
+            built = Build(project=attacked.project, entries=(entry,))
+            model_contents(built)
+            render_page(summary(built))
+
+
 # What is said before anything runs
 
 
@@ -530,6 +652,14 @@ def test_without_grpc_a_miss_says_what_to_install(machine: Callable[..., Machine
     assert statuses(run) == {"detector.stub": "hit"}
 
 
+def test_isolated_builds_install_what_the_url_needs(factory: Factory) -> None:
+    tree = factory.project(STUB_TARGET + '[tool.epctx.cache]\nremote = "grpc://cache.example:1"\n')
+    names = {re.split(r"[^a-z]", text)[0] for text in dynamic_requirements(tree.root, environ={})}
+    assert {"grpcio", "protobuf"} <= names
+    for env in ({"EPCTX_REMOTE_CACHE": "0"}, {"EPCTX_REMOTE_CACHE": "http://cache.example"}, {"EPCTX_OFFLINE": "1"}):
+        assert dynamic_requirements(tree.root, environ=env) == ()
+
+
 def test_two_machines_at_one_time(machine: Callable[..., Machine], nginx: Nginx) -> None:
     """Both compile, both push, both are right; a third fetches what one of them made."""
     url = f"{nginx.url}/race"
@@ -568,13 +698,15 @@ def doctored(tree: Tree, **env: str) -> tuple[Any, str]:
 
 def test_doctor_asks_the_remote_cache(factory: Factory, nginx: Nginx) -> None:
     with Script(update=False) as script:
-        tree = factory.project(f'executor = "reapi"\n[tool.epctx.cache]\nremote = "{script.url}"\n')
+        tree = factory.project(f'{STUB_TARGET}[tool.epctx.cache]\nremote = "{script.url}"\n')
+        path = tree.root / "pyproject.toml"
+        path.write_text(path.read_text().replace("[tool.epctx]\n", '[tool.epctx]\nexecutor = "reapi"\n', 1))
         facts, text = doctored(tree)
         assert facts["state"] == "answers"
         assert (facts["writes"], facts["executes"]) == (False, False)
         assert f"remote cache {script.url} (tool.epctx.cache.remote) answers in" in text
-        assert "not: takes results" in text
-        assert "it executes nothing" in text
+        assert "takes no results, executes nothing" in text
+        assert "and it executes nothing" in text
         facts, text = doctored(tree, EPCTX_REMOTE_CACHE=nginx.url)
         assert (facts["state"], facts["writes"]) == ("answers", None)
         assert f"remote cache {nginx.url} (EPCTX_REMOTE_CACHE) answers in" in text
@@ -586,3 +718,22 @@ def test_doctor_asks_the_remote_cache(factory: Factory, nginx: Nginx) -> None:
     assert "unknown scheme 'grcp'" in text
     facts, text = doctored(factory.project(STUB_TARGET, name="without"))
     assert (facts["name"], text) == ("", "")
+
+
+# docs/scale.md
+
+
+def test_the_simulation_counts_what_is_keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "benchmarks"))
+    from farm import World, simulate
+
+    world = World(models=4, cross=3, here=2, kinds=2, jobs=2, compile=1, size=1, latency=0.001, bandwidth=1e9)
+    found = [(outcome.hits, outcome.compiles, outcome.trips) for _, outcome in simulate(world, 2)]
+    assert found[0] == (0, 20, 20 * (1 + 3))
+    assert found[1] == (20, 0, 20 * 2)
+    assert found[2] == (12, 8, 12 * 2 + 8 * 4), "the CPU's targets alone differ"
+    assert found[3] == (12 + 20, 8, 32 * 2 + 8 * 4)
+    assert found[4] == (15, 5, 15 * 2 + 5 * 4), "one model in every target"
+    assert found[5] == (8, 12, 8 * 2 + 12 * 4)
+    assert found[6] == (0, 40, 40 * 4), "there is no lock across machines"
+    assert found[7][1] < 40

@@ -45,8 +45,9 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _said(facts: Mapping[str, Any]) -> str:
-    words = {"writes": "takes results", "executes": "executes", "compresses": "speaks zstd"}
-    told = [text if facts[name] else f"not: {text}" for name, text in words.items() if facts[name] is not None]
+    words = {"writes": ("takes results", "takes no results"), "executes": ("executes", "executes nothing")}
+    told = [yes if facts[name] else no for name, (yes, no) in words.items() if facts[name] is not None]
+    told += ["compresses"] if facts["compresses"] else []
     return f"; {', '.join(told)}" if told else ""
 
 

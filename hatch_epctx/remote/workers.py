@@ -23,7 +23,7 @@ from hatch_epctx.remote.action import Input, RemoteCommand
 from hatch_epctx.remote.blobs import Blob
 from hatch_epctx.remote.executor import Executor, OverdueError
 from hatch_epctx.remote.faults import RemoteError
-from hatch_epctx.toolchain import PROCEDURE, program_files
+from hatch_epctx.toolchain import PROCEDURE, program_files, python_version
 from hatch_epctx.worker.protocol import JOB_NAME, LOG_NAME, RESULT_NAME, Job, job_bytes
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ class RemoteWorkers:
             OSError: a file cannot be read or written.
         """
         task = job["task"]
-        full: Job = {**job, "inner": job["procedure"], "procedure": PROCEDURE, "machine": dict(machine), "sys_path": []}
+        demands = {**machine, "python": python_version()}
+        full: Job = {**job, "inner": job["procedure"], "procedure": PROCEDURE, "machine": demands, "sys_path": []}
         for name in (RESULT_NAME, LOG_NAME):
             remove_tree(folder / name)
         atomic_write(folder / JOB_NAME, job_bytes(full), durable=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hatch_epctx.toolchain.closure import closure_digest, closure_files, import_folders
 from hatch_epctx.toolchain.discovery import BUILDS, discover, ep_closure, is_installed
-from hatch_epctx.toolchain.elsewhere import PROCEDURE, demands_of
+from hatch_epctx.toolchain.elsewhere import PROCEDURE, demands_of, python_version
 from hatch_epctx.toolchain.machine import Host, machine_key, pick_cpus
 from hatch_epctx.toolchain.preparation import read_preparation
 from hatch_epctx.toolchain.program import program_files
@@ -33,5 +33,6 @@ __all__ = [
     "machine_key",
     "pick_cpus",
     "program_files",
+    "python_version",
     "read_preparation",
 ]

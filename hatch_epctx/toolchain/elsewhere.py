@@ -10,6 +10,7 @@ It stands around the task's own procedure (`Job.inner`). The answer's ``extra["m
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hatch_epctx.toolchain.machine import Host
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hatch_epctx.toolchain.records import Toolchain
     from hatch_epctx.worker.protocol import Job, ProbedDevice, Result
 
-__all__ = ["PROCEDURE", "demands_of", "device_facts", "run"]
+__all__ = ["PROCEDURE", "demands_of", "device_facts", "python_version", "run"]
 
 PROCEDURE: Final = "hatch_epctx.toolchain.elsewhere"
 """This module, as a job names it."""
@@ -44,9 +45,14 @@ def demands_of(toolchain: Toolchain) -> dict[str, Any]:
     return {name: section[name] for name in names if section[name] not in (None, [], {})}
 
 
+def python_version() -> str:
+    """Major and minor version: extension modules are made for one."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
 def run(job: Job) -> Result:
     """Do `job` where this machine is what `Job.machine` says."""
-    here = Host.here().document()
+    here = {**Host.here().document(), "python": python_version()}
     demands = job.get("machine", {})
     # As it would be here: output may be a function of all that a procedure is told.
     inner = cast("Job", {**job, "procedure": job["inner"]})
@@ -69,7 +75,8 @@ def _refusal(job: Job, demands: Mapping[str, Any], here: Mapping[str, Any]) -> R
         "ok": False,
         "reason": "other-machine",
         "error": f"the worker runs on another machine than the identity names: {shown}",
-        "remedy": "Let the platform properties (EPCTX_REMOTE_PLATFORM) choose workers of one kind, and build again.",
+        "remedy": "Let the platform properties (EPCTX_REMOTE_PLATFORM) choose workers of one kind, and "
+        "EPCTX_REMOTE_PYTHON a Python of this machine's version.",
     }
 
 

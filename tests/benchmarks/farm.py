@@ -3,7 +3,8 @@
 Run: python tests/benchmarks/farm.py [--models 1000] [--targets 20] [--machines 10] [--cpu-kinds 3] [--measure 50]
 
 Two parts. "measured": this project's client pushes and fetches `--measure` entries of the typical form against a real
-buildbox-casd (EPCTX_TEST_BUILDBOX) and a real nginx, where they are there, and counts requests and seconds.
+buildbox-casd (EPCTX_TEST_BUILDBOX) and a real nginx, where they are there, and counts requests and seconds; and it
+counts the files that go along to an executor.
 "simulated": a discrete simulation of builds on several machines over the protocol's counts of requests, with the
 latency, bandwidth, compile times and sizes that the arguments give. Nothing in the second part runs on real
 machines; it answers what scales with what.
@@ -29,6 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from reapi_server import Casd, Nginx
 from remote_entries import KIB, Machine, make_entry
+
+from hatch_epctx.providers import find_provider
+from hatch_epctx.toolchain import program_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -231,6 +235,10 @@ def main() -> None:
         print(f"measured: {given.measure} entries, context binaries of {given.size:g} MiB, over loopback")
         for server, figures in measure(given.measure, size):
             print(f"  {server:6} {', '.join(f'{name} {value}' for name, value in figures.items())}")
+        for name in ("qnn", "openvino"):
+            files = program_files(find_provider(name))
+            total = sum(path.stat().st_size for _, path in files)
+            print(f"  the executor's program for {name}: {len(files):,} files, {total / (1 << 20):.0f} MiB")
     world = World(
         models=given.models,
         cross=given.targets - given.cpu_targets,
