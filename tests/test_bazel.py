@@ -167,7 +167,7 @@ def test_remote_execution_and_a_worker_killed_in_the_middle(
     machines: tuple[Machine, Machine], right: dict[str, str], python: Path, tmp_path: Path
 ) -> None:
     one, two = machines
-    also = ("/sys", str(python.parent.parent))
+    also = (str(python.parent.parent),)
     with Casd(tmp_path / "casd", execute=True, also=also) as casd:
         remote = (f"--remote_executor={casd.url}", "--spawn_strategy=remote")
         one.forget()

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from frontend_support import front_end
 from support import OPENVINO_TARGET, REPOSITORY, Factory, Tree, pipeline, save, small_model
@@ -54,17 +55,24 @@ def driver(*arguments: str | Path, cwd: Path, check: bool = True) -> subprocess.
 class Action:
     """The files of one compile in `folder`."""
 
-    def __init__(self, folder: Path, models: dict[str, Path], target: dict[str, Any] | None, **config: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        models: dict[str, Path],
+        target: dict[str, Any] | None,
+        *,
+        group: str = "",
+        settings: dict[str, Any] | None = None,
+    ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.models = models
         value = {
             "format": "epctx-bazel/1",
             "cacheable": True,
-            "group": "",
-            "models": [{"name": name, "settings": {}} for name in models],
+            "group": group,
+            "models": [{"name": name, "settings": settings or {}} for name in models],
             "target": target,
-            **config,
         }
         (folder / "config.json").write_text(json.dumps(value))
 
@@ -245,7 +253,7 @@ def test_the_check_against_the_cpu_ep(tmp_path: Path) -> None:
     action.run()
     given = ["test", *action.context, "--model", "detector", model]
     passed = driver(*given, "--rtol", "0.05", "--atol", "0.01", cwd=tmp_path)
-    assert "check passed" in passed.stderr or "passed" in passed.stderr
+    assert "passed" in passed.stderr
     failed = driver(*given, "--rtol", "0", "--atol", "1e-12", cwd=tmp_path, check=False)
     assert failed.returncode == 5
     other = save(small_model(seed=9), tmp_path / "other.onnx")
@@ -272,6 +280,51 @@ def test_a_cache_that_delivers_other_bytes_is_found_out(tmp_path: Path) -> None:
     forged = driver(*pack, cwd=tmp_path, check=False)
     assert forged.returncode == 8
     assert "the identity is not that of its document" in forged.stderr
+
+
+@pytest.mark.ep_qnn
+def test_a_prepared_model_and_an_option_file_are_those_of_the_plugin(factory: Factory, tmp_path: Path) -> None:
+    tree = factory.project(QNN_TARGET)
+    samples = tree.root / "samples.npz"
+    np.savez(samples, x=np.random.default_rng(1).normal(size=(2, 1, 3, 8, 8)).astype(np.float32))
+    project = (tree.root / "pyproject.toml").read_text()
+    settings = 'prepare = ["infer-shapes", "quantize-qdq"]\ncalibration = "samples.npz"\nmin-coverage = 0.5'
+    (tree.root / "pyproject.toml").write_text(
+        project.replace('source = "models/detector.onnx"', f'source = "models/detector.onnx"\n{settings}')
+    )
+    model = tree.root / "models" / "detector.onnx"
+    declared = {"prepare": ["infer-shapes", "quantize-qdq"], "min-coverage": "0.5"}
+    action = Action(tmp_path / "action", {"detector": model}, QNN, models=[{"name": "detector", "settings": declared}])
+    action.run("--calibration", "detector", samples)
+    assert packed([action], tmp_path / "folder") == plugin_folder(tree, tmp_path / "plugin")
+    given = ["test", *action.context, "--model", "detector", model, "--calibration", "detector", samples]
+    driver(*given, "--rtol", "0.5", "--atol", "0.5", cwd=tmp_path)
+
+
+@pytest.mark.ep_qnn
+def test_compiles_that_contradict_each_other_are_not_packed(tmp_path: Path) -> None:
+    model = save(small_model(), tmp_path / "detector.onnx")
+    first = Action(tmp_path / "first", {"detector": model}, QNN)
+    other = {"name": "snapdragon-60", "settings": {**QNN["settings"], "optimization": "disable-all"}}
+    second = Action(tmp_path / "second", {"encoder": model}, other)
+    third = Action(tmp_path / "third", {"detector": model}, QNN)
+    source = Action(tmp_path / "source", {"detector": model}, None)
+    for action in (first, second, third, source):
+        action.run()
+    assert "detector.onnx" in packed([source], tmp_path / "alone"), "a source alone is a package too"
+    for actions, message in (
+        ([first, second], "epctx_ep snapdragon-60: is declared in two ways"),
+        ([first, third], "detector.snapdragon-60: the variant stands twice"),
+    ):
+        given = [part for action in actions for part in action.context]
+        done = driver(
+            *("package", *given, "--package", "acme_vision", "--version", "1", "--out", tmp_path / "folder"),
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert not (tmp_path / "folder").exists()
 
 
 def test_a_toolchain_without_the_driver_says_so(tmp_path: Path) -> None:

@@ -84,7 +84,15 @@ def compile_action(
         with pipeline.obtain(planned) as built:
             built.raise_for_failures()
             record = _write_artifacts(built, out)
-        manifest.write_bytes(write_manifest(config, _option_kinds(planned[0]), _sources(planned), record))
+        manifest.write_bytes(
+            write_manifest(
+                config,
+                calibrated=inputs.calibrations,
+                options=_option_kinds(planned[0]),
+                sources=_sources(planned),
+                record=record,
+            )
+        )
 
 
 def _write_artifacts(built: Build, out: Path) -> Record:

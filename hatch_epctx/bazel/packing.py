@@ -123,7 +123,7 @@ def _project(
 def _add_model(tables: _Tables, name: str, settings: Mapping[str, Any]) -> None:
     own = {**settings, "source": f"models/{name}/model.onnx"}
     known = tables.models.setdefault(name, {**own, "targets": [], "ship-source": False})
-    varying = {"targets", "ship-source", "calibration"}
+    varying = {"targets", "ship-source"}
     if {k: v for k, v in known.items() if k not in varying} != {k: v for k, v in own.items() if k not in varying}:
         raise ConfigError(
             "is declared in two ways",
@@ -153,6 +153,7 @@ def _stand_ins(context: CompiledContext, folder: Path) -> ActionInputs:
     (folder / "folder").mkdir()
     return ActionInputs(
         models={item["name"]: empty for item in context.config["models"]},
+        calibrations=dict.fromkeys(context.calibrated, empty),
         options={name: folder / "folder" if kind == "folder" else empty for name, kind in context.options.items()},
     )
 

@@ -19,7 +19,7 @@ from hatch_epctx.manifest import ROLES
 from hatch_epctx.store import Marker, Record, parse_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from hatch_epctx.source import SourceModel
@@ -27,9 +27,28 @@ if TYPE_CHECKING:
 __all__ = ["CompiledContext", "Source", "read_manifest", "reproducible", "write_manifest"]
 
 FORMAT: Final = "epctx-context/1"
-_KEYS: Final = frozenset({"format", "config", "options", "sources", "record"})
-_OF_THE_RUN: Final = ("seconds",)
-"""Facts that differ between two runs of the same compile."""
+_KEYS: Final = frozenset({"format", "calibrated", "config", "options", "sources", "record"})
+_FACTS: Final = (
+    "artifacts",
+    "compatibility",
+    "context_nodes",
+    "coverage",
+    "ep_cache",
+    "ep_version",
+    "inputs",
+    "left",
+    "load_check",
+    "members",
+    "metadata_lost",
+    "nodes_left",
+    "onnxruntime",
+    "outputs",
+    "prepared",
+    "reproducible",
+    "shared",
+    "unreferenced",
+)
+"""What is kept of a record's facts: what does not differ between two runs of the same compile, as seconds do."""
 _GENERATION: Final = "0" * 32
 """There is no store, so no generation."""
 
@@ -49,6 +68,8 @@ class CompiledContext:
     """One compile's outputs."""
 
     config: Mapping[str, Any]
+    calibrated: tuple[str, ...]
+    """Models whose preparation read samples."""
     options: Mapping[str, str]
     """file or folder, by option that names one."""
     sources: tuple[Source, ...]
@@ -59,10 +80,10 @@ class CompiledContext:
 
 def reproducible(record: Record) -> Record:
     """`record` without what differs between runs, and with the artifacts alone that a package folder takes."""
-    result = {name: value for name, value in record.result.items() if name not in _OF_THE_RUN}
+    result = {name: value for name, value in record.result.items() if name in _FACTS}
     if "members" in result:
         result["members"] = [
-            {name: value for name, value in member.items() if name not in _OF_THE_RUN} for member in result["members"]
+            {name: value for name, value in member.items() if name in _FACTS} for member in result["members"]
         ]
     return replace(
         record, result=result, artifacts=tuple(artifact for artifact in record.artifacts if artifact.role in ROLES)
@@ -70,11 +91,17 @@ def reproducible(record: Record) -> Record:
 
 
 def write_manifest(
-    config: Mapping[str, Any], options: Mapping[str, str], sources: Mapping[str, SourceModel], record: Record
+    config: Mapping[str, Any],
+    *,
+    calibrated: Iterable[str],
+    options: Mapping[str, str],
+    sources: Mapping[str, SourceModel],
+    record: Record,
 ) -> bytes:
     """The manifest of one compile; the same arguments give the same bytes."""
     value = {
         "format": FORMAT,
+        "calibrated": sorted(calibrated),
         "config": dict(config),
         "options": dict(options),
         "sources": [
@@ -122,6 +149,7 @@ def _context(value: Mapping[str, Any], path: Path, folder: Path) -> CompiledCont
         raise ValueError(f"expected the form {FORMAT}")
     return CompiledContext(
         config=read_config(value["config"], str(path)),
+        calibrated=tuple(map(str, value["calibrated"])),
         options={str(name): _kind(kind) for name, kind in value["options"].items()},
         sources=tuple(map(_source, value["sources"])),
         record=_record(value["record"]),

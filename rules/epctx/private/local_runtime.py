@@ -18,28 +18,55 @@ ROOT = ("hatch-epctx", ("build",))
 PLUGIN = re.compile(r"onnxruntime[-_.](ep[-_.].*|qnn)$")
 """Distributions that bring an EP by itself."""
 EXCLUDED = [
-    "site-packages/**/__pycache__/**",
-    "site-packages/**/*.pyc",
-    "site-packages/onnx/backend/test/**",
-    "site-packages/numpy/**/tests/**",
+    "**/__pycache__/**",
+    "**/*.pyc",
+    "*/site-packages/onnx/backend/test/**",
+    "*/site-packages/numpy/**/tests/**",
 ]
 """What no import needs."""
 
 
 def main() -> None:
     repository, *rest = sys.argv[1:]
-    found = {normal(item.metadata["Name"]): item for item in metadata.distributions()}
+    found: dict = {}
+    for item in metadata.distributions():
+        found.setdefault(normal(item.metadata["Name"]), item)  # the first on the path is the one that is imported
     if ROOT[0] not in found:
         sys.exit(f"hatch-epctx is not installed for {sys.executable}: install hatch-epctx[build] there\n")
-    os.mkdir(os.path.join(repository, "site-packages"))
+    trees = Trees(repository)
     runtime = closure(found, *ROOT)
-    print(filegroup("runtime", linked(repository, found, runtime)))
+    print(filegroup("runtime", trees.entries(found, runtime)))
     for name in sorted(found):
         if PLUGIN.match(name):
-            print(filegroup(name, linked(repository, found, closure(found, name, ()) - runtime)))
+            print(filegroup(name, trees.entries(found, closure(found, name, ()) - runtime)))
     for argument in rest:
         ep, _, device = argument[len("--machine=") :].partition(":")
         print(described(repository, ep, device))
+
+
+class Trees:
+    """The trees of the environment as folders `<number>/site-packages` of the repository.
+
+    Each is one link: seen through it, without a sandbox too, a package lies beside its distribution's metadata.
+    """
+
+    def __init__(self, repository: str) -> None:
+        self._repository = repository
+        self._roots: dict = {}
+
+    def entries(self, found: dict, names: set) -> list:
+        """Paths below the repository of what these distributions install."""
+        paths = [path for name in sorted(names) for path in installed(found[name])]
+        return sorted({f"{self._tree(os.path.dirname(path))}/{os.path.basename(path)}" for path in paths})
+
+    def _tree(self, root: str) -> str:
+        root = os.path.realpath(root)
+        if root not in self._roots:
+            self._roots[root] = f"{len(self._roots)}/site-packages"
+            link = os.path.join(self._repository, self._roots[root])
+            os.makedirs(os.path.dirname(link))
+            os.symlink(root, link)
+        return str(self._roots[root])
 
 
 def normal(name: str) -> str:
@@ -63,31 +90,18 @@ def closure(found: dict, name: str, extras: tuple) -> set:
     return {name for name, _ in seen}
 
 
-def linked(repository: str, found: dict, names: set) -> list:
-    """Link what the distributions install into the repository's tree; return the entries' names."""
-    entries = {entry: path for name in sorted(names) for entry, path in installed(found[name]).items()}
-    for entry, path in entries.items():
-        link = os.path.join(repository, "site-packages", entry)
-        if not os.path.lexists(link):
-            os.symlink(os.path.realpath(path), link)
-    return sorted(entries)
-
-
-def installed(distribution: metadata.Distribution) -> dict:
-    """Name beside each other in site-packages, and path, of what the distribution installs."""
+def installed(distribution: metadata.Distribution) -> list:
+    """Paths, beside each other in their tree, of what the distribution installs; of an editable one its package."""
     firsts = {path.parts[0] for path in distribution.files or ()} - {"..", "__pycache__"}
-    kept = {first: str(distribution.locate_file(first)) for first in firsts if not first.endswith(".pth")}
-    if all(first.endswith(".dist-info") or first.startswith("__editable__") for first in kept):
-        package = normal(distribution.metadata["Name"]).replace("-", "_")
-        spec = find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            kept[package] = folder
-    return {entry: path for entry, path in kept.items() if os.path.exists(path)}
+    paths = [str(distribution.locate_file(first)) for first in sorted(firsts) if not first.endswith(".pth")]
+    if all(path.endswith(".dist-info") or "/__editable__" in path for path in paths):
+        spec = find_spec(normal(distribution.metadata["Name"]).replace("-", "_"))
+        paths += (spec and spec.submodule_search_locations) or ()
+    return [path for path in paths if os.path.exists(path)]
 
 
 def filegroup(name: str, entries: list) -> str:
-    lines = [f"{entry}{rest}" for entry in entries for rest in ("", "/**")]
-    patterns = "".join(f'            "site-packages/{line}",\n' for line in lines)
+    patterns = "".join(f'            "{entry}{rest}",\n' for entry in entries for rest in ("", "/**"))
     excluded = "".join(f'            "{pattern}",\n' for pattern in EXCLUDED)
     return (
         f'\nfilegroup(\n    name = "{name}",\n    srcs = glob(\n        [\n{patterns}        ],\n'
