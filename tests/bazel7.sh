@@ -41,12 +41,23 @@ if [ ! -e "$root/usr/bin/bazel" ]; then
 fi
 rm -rf "$root/work" "$root/cache" "$root/stubs"
 mkdir -p "$root/work" "$root/cache"
-# Modules that Bazel's own tools name and this build never loads.
+# Modules that Bazel's own tools name.
 for name in apple_support buildozer protobuf rules_python zlib; do
   mkdir -p "$root/stubs/$name"
   echo "module(name = \"$name\")" > "$root/stubs/$name/MODULE.bazel"
   touch "$root/stubs/$name/BUILD.bazel"
 done
+# Bazel's own packages load these; nothing of ours is a Python target.
+mkdir -p "$root/stubs/rules_python/python"
+touch "$root/stubs/rules_python/python/BUILD.bazel"
+cat > "$root/stubs/rules_python/python/defs.bzl" << 'STUB'
+py_binary = native.py_binary
+py_library = native.py_library
+py_test = native.py_test
+
+def py_runtime_pair(name, **_kwargs):
+    native.filegroup(name = name)
+STUB
 cp -r rules "$root/work/"
 
 in_module() { # FOLDER BASE COMMAND ARGUMENT ...
