@@ -95,7 +95,7 @@ def assert_table(options: Any) -> None:
         assert set(option.aliases.values()) <= set(option.values), name
         assert all(alias == alias.casefold() for alias in option.aliases), name
         assert set(option.excludes) <= options.keys(), name
-        assert option.kind not in ("output-path", "op-packages") or option.refuse, name
+        assert option.kind != "output-path" or option.refuse, name
         assert not (option.refuse or option.ignored).endswith("."), name
         if option.minimum is not None and option.maximum is not None:
             assert option.minimum < option.maximum, name

@@ -9,10 +9,11 @@ from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError, ToolchainError
 from hatch_epctx.files import remove_tree
 from hatch_epctx.providers import find_provider
-from hatch_epctx.source import snapshot, snapshot_custom_ops, snapshot_inputs
+from hatch_epctx.source import snapshot, snapshot_custom_ops, snapshot_inputs, snapshot_packages
 from hatch_epctx.worker.protocol import INPUTS_NAME, SOURCE_FOLDER, CheckJob
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hatch_epctx.compile.outcomes import Run
@@ -37,6 +38,7 @@ def check_variant(
     folder: Path,
     *,
     inputs: str | None,
+    option_digests: Mapping[str, str],
     shared: bool = False,
     runner: Run = run,
 ) -> dict[str, Any]:
@@ -48,6 +50,7 @@ def check_variant(
         source: what it was compiled from.
         folder: holds the artifacts; the source and the inputs are copied into it and left there.
         inputs: digest of the plan's file of inputs.
+        option_digests: what stands in the identity, of each file or folder option by its name.
         shared: whether its context binary is shared with other members of its group.
         runner: runs the worker.
 
@@ -66,6 +69,7 @@ def check_variant(
     (folder / SOURCE_FOLDER).mkdir()
     snapshot(source, folder / SOURCE_FOLDER)
     snapshot_custom_ops(source.custom_ops, folder)
+    snapshot_packages(variant, folder, option_digests)
     if plan.inputs is not None:
         snapshot_inputs(plan.inputs, folder / INPUTS_NAME, inputs or "")
     job = load_job(variant, shared=shared)

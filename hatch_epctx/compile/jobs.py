@@ -104,7 +104,10 @@ def load_job(variant: Variant, *, shared: bool = False) -> Job:
         "task": "load",
         "model": compiled if variant.kind == "compiled" else SOURCE_NAME,
         "not_simulated": variant.provider.shared_not_simulated if shared else "",
-        "provider_options": {option.name: option.text for option in variant.load_options},
+        "provider_options": {
+            **{option.name: option.text for option in variant.load_options},
+            **{option.name: copy_name(option) for option in variant.provider_options if option.packages},
+        },
         "optimization": variant.load_optimization,
         "cpus": [],
         "session_options": dict(variant.load_session_options),

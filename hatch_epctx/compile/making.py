@@ -15,7 +15,7 @@ from hatch_epctx.compile.jobs import compile_job, group_job, load_job, prepare_j
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError
 from hatch_epctx.files import check_name, fault_point, move, remove_tree
-from hatch_epctx.source import snapshot, snapshot_custom_ops, snapshot_inputs, snapshot_option
+from hatch_epctx.source import snapshot, snapshot_custom_ops, snapshot_inputs, snapshot_option, snapshot_packages
 from hatch_epctx.store import Artifact
 from hatch_epctx.worker.protocol import CALIBRATION_NAME, member_folder, member_prepared
 
@@ -102,7 +102,7 @@ def compile_variant(
         _keep_only(folder, names)
     facts["startup"] = _startup(result, "compile")
     if variant.load_check:
-        _load_check(variant, source, folder, facts, runner)
+        _load_check(variant, source, folder, facts, runner, option_digests)
         _keep_only(folder, names)
     fault_point("loaded")
     return Compiled(artifacts=_unique(made, kept), facts=facts)
@@ -158,7 +158,7 @@ def compile_group(
     ]
     for member, source, own in zip(members, sources, facts, strict=True):
         if member.load_check:
-            _load_check(member, source, folder, own, runner)
+            _load_check(member, source, folder, own, runner, option_digests)
             _keep_only(folder, names)
     common = {**_facts(result), "shared": shared, "seconds": {"compile": round(outcome.seconds, 3)}}
     return Compiled(artifacts=artifacts, facts={**common, "members": facts})
@@ -264,12 +264,20 @@ def load_check(
     }
 
 
-def _load_check(variant: Variant, source: SourceModel, folder: Path, facts: dict[str, Any], runner: Run) -> None:
+def _load_check(
+    variant: Variant,
+    source: SourceModel,
+    folder: Path,
+    facts: dict[str, Any],
+    runner: Run,
+    option_digests: Mapping[str, str],
+) -> None:
     """The load check; add to `facts` what became of it.
 
-    Beside the artifacts lies what an application brings: the libraries of custom operators.
+    Beside the artifacts lies what an application brings: libraries of custom operators, ONNX Runtime's and the EP's.
     """
     snapshot_custom_ops(source.custom_ops, folder)
+    snapshot_packages(variant, folder, option_digests)
     cache = (facts.get("ep_cache") or {}).get("files")
     found = load_check(variant, folder, shared=bool(facts.get("shared")), cache=cache, runner=runner)
     facts["load_check"] = found["load_check"]

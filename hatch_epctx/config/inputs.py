@@ -32,6 +32,7 @@ def further_inputs(settings: Settings, root: Path) -> tuple[Path, ...]:
             continue
         options = [option for one in resolved for option in (*one.provider_options, *one.runtime_options)]
         paths += [path for option in options if (path := option.file or option.folder) is not None]
+        paths += [package.library for option in options for package in option.packages]
     return tuple(dict.fromkeys(paths))
 
 

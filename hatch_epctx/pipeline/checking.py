@@ -173,6 +173,7 @@ class Checker:
                 planned.source,
                 folder,
                 inputs=planned.check_inputs,
+                option_digests=planned.option_digests,
                 shared=shared,
                 runner=self._farm.runner(planned) if self._farm else compiling.run,
             )

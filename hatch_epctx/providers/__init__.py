@@ -13,7 +13,17 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from hatch_epctx.errors import ConfigError
-from hatch_epctx.providers.base import Contradiction, Kind, Option, OptionValue, Phase, Provider, SdkVersion, table
+from hatch_epctx.providers.base import (
+    Contradiction,
+    Kind,
+    OpPackage,
+    Option,
+    OptionValue,
+    Phase,
+    Provider,
+    SdkVersion,
+    table,
+)
 from hatch_epctx.providers.check import OptionErrors, check_device, check_options
 from hatch_epctx.providers.openvino import OPENVINO, OPENVINO_AUTO
 from hatch_epctx.providers.others import OTHERS
@@ -28,6 +38,7 @@ __all__ = [
     "GROUP",
     "Contradiction",
     "Kind",
+    "OpPackage",
     "Option",
     "OptionErrors",
     "OptionValue",

@@ -21,6 +21,7 @@ __all__ = [
     "Contradiction",
     "Contradictions",
     "Kind",
+    "OpPackage",
     "Option",
     "OptionValue",
     "Phase",
@@ -46,7 +47,8 @@ json-or-file  json, or the path of a JSON file (its content counts in the identi
 file    the path of one input file; its content counts in the identity
 folder  the path of an input folder; its whole content counts in the identity
 output-path  a path the EP writes to: refused in a build, with the reason in `Option.refuse`
-op-packages  QNN's list of custom-op packages with paths inside: refused, with the reason in `Option.refuse`
+op-packages  QNN's list of custom-op packages, OPERATOR:LIBRARY:INTERFACE or with :TARGET behind; each library's content
+             counts in the identity
 """
 
 Phase = Literal["compile", "run", "both"]
@@ -82,6 +84,18 @@ NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpPackage:
+    """One library of custom operators of the EP's own kind."""
+
+    operator: str
+    library: Path
+    interface: str
+    """Name of the library's function that gives its interface."""
+    target: str = ""
+    """CPU or HTP; empty: the EP's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptionValue:
     """One option as the EP receives it, validated and normalised.
 
@@ -97,13 +111,15 @@ class OptionValue:
     """The file behind the option: of kind file, or the JSON file that `text` holds inlined."""
     folder: Path | None = None
     """The folder behind the option."""
+    packages: tuple[OpPackage, ...] = ()
+    """The packages of an option of kind op-packages."""
     checked: bool = True
     """False: the user asked to pass the option without holding it against the EP's table."""
 
     @property
     def is_path(self) -> bool:
         """Whether the EP receives a path, so that content and not text stands in the identity."""
-        return self.kind in ("file", "folder")
+        return self.kind in ("file", "folder", "op-packages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,9 +190,9 @@ OPTIONS = table(
     Option(
         name="op_packages",
         kind="op-packages",
-        doc="Libraries of custom operators.",
-        refuse="its libraries would have to ride in the wheel for the device, and the EP resolves their paths on the "
-        "machine that runs; compile such a model with onnxruntime by itself",
+        doc="Libraries of user-defined operators, 'OPERATOR:LIBRARY:INTERFACE[:CPU|HTP]' or an array of such texts. "
+        "Each counts by content. The wheel carries none: the application passes those of its device.",
+        phase="both",
     ),
     Option(
         name="enable_htp_prepare_only",

@@ -10,13 +10,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hatch_epctx.errors import ConfigError
-from hatch_epctx.providers.base import OptionValue
+from hatch_epctx.providers.base import OpPackage, OptionValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,10 @@ JSON_LIMIT = 1 << 20
 JSON_DEPTH = 16
 """Levels of nested tables in a JSON option."""
 
+_PACKAGE = re.compile(
+    r"(?P<operator>\w+):(?P<library>[^:,]+):(?P<interface>[A-Za-z_]\w*)(?::(?P<target>CPU|HTP))?\Z", re.ASCII
+)
+_PACKAGES = "'OPERATOR:LIBRARY:INTERFACE', with ':CPU' or ':HTP' behind it or without, or an array of them"
 _INTEGER = re.compile(r"[+-]?\d{1,19}\Z")
 _LFS = b"version https://git-lfs.github.com/spec/"
 _SHOWN = 12
@@ -94,6 +98,8 @@ class _Reader:
             return self._json(value)
         if kind in ("file", "folder"):
             return self._path(value)
+        if kind == "op-packages":
+            return self._packages(value)
         readers = {"bool": self._bool, "int": self._int, "float": self._float, "enum": self._enum}
         return self._value(readers.get(kind, self._string)(value))
 
@@ -208,6 +214,25 @@ class _Reader:
         if self.option.kind == "folder":
             return self._value(value, folder=path)
         return self._value(value, file=path)
+
+    def _packages(self, value: object) -> OptionValue:
+        texts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(text, str) for text in texts):
+            raise self._error(f"found {shown(value)}", expected=_PACKAGES)
+        packages = tuple(self._package(text.strip()) for text in texts)
+        text = ",".join(text.strip() for text in texts)
+        return replace(self._value(text), packages=packages)
+
+    def _package(self, text: str) -> OpPackage:
+        match = _PACKAGE.match(text)
+        if match is None:
+            raise self._error(f"found {shown(text)}", expected=_PACKAGES)
+        return OpPackage(
+            operator=match["operator"],
+            library=self._existing(match["library"].strip()),
+            interface=match["interface"],
+            target=match["target"] or "",
+        )
 
     def _existing(self, text: str) -> Path:
         """The file or folder that `text` names. Links count as what they lead to."""

@@ -71,6 +71,7 @@ def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -
     variant, folder = candidate.variant, candidate.folder
     artifacts = variant.facts.artifacts if variant.facts is not None else ()
     custom_ops, differs = customops.libraries(variant, request.custom_ops)
+    customops.check_packages(variant, request.provider)
     supply = _supply(request, variant, folder)
     model = next((a for a in artifacts if a.path == variant.model_file), None)
     on_disk = [

@@ -158,6 +158,7 @@ def _compiled(
 
 def _libraries(request: Request, variant: Variant) -> tuple[Path, ...]:
     try:
+        customops.check_packages(variant, request.provider)
         return customops.libraries(variant, request.custom_ops)[0]
     except customops.Missing as missing:
         raise LookupFailure(missing.text, reason=missing.reason) from missing

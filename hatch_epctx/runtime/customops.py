@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.manifest import Variant
 
-__all__ = ["Missing", "libraries"]
+__all__ = ["Missing", "check_packages", "libraries"]
 
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 _DISTRIBUTION: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?\Z")
@@ -64,6 +64,22 @@ def libraries(variant: Variant, given: Sequence[Path]) -> tuple[tuple[Path, ...]
             left.remove(path)
         found.append(path)
     return (*found, *left), "; ".join(filter(None, notes))
+
+
+def check_packages(variant: Variant, options: Mapping[str, str]) -> None:
+    """Refuse a variant whose EP needs op packages (QNN) that the application does not name in its provider options.
+
+    Raises:
+        Missing: which operators they have to bring.
+    """
+    needs: Any = variant.facts.runtime.get("op_packages", ()) if variant.facts is not None else ()
+    if needs and not options.get("op_packages"):
+        operators = ", ".join(sorted({str(need.get("operator")) for need in needs if isinstance(need, Mapping)}))
+        text = (
+            f"needs the EP's op packages for {operators}; pass their libraries for this device as "
+            "provider_options={'op_packages': 'OPERATOR:LIBRARY:INTERFACE:TARGET'}"
+        )
+        raise Missing("missing-custom-ops", text)
 
 
 def _installed(need: Mapping[str, Any]) -> tuple[Path, str]:

@@ -16,7 +16,7 @@ from hatch_epctx.source.models import (
     snapshot,
     snapshot_model,
 )
-from hatch_epctx.source.options import copy_name, digest_option, snapshot_option, walk_folder
+from hatch_epctx.source.options import copy_name, digest_option, snapshot_option, snapshot_packages, walk_folder
 
 __all__ = [
     "ONNX_LIMIT",
@@ -34,5 +34,6 @@ __all__ = [
     "snapshot_inputs",
     "snapshot_model",
     "snapshot_option",
+    "snapshot_packages",
     "walk_folder",
 ]

@@ -16,16 +16,28 @@ from hatch_epctx.files import copy_and_digest
 from hatch_epctx.source.models import SourceChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from hatch_epctx.providers import OptionValue
+    from hatch_epctx.config import Variant
+    from hatch_epctx.providers import OpPackage, OptionValue
 
-__all__ = ["copy_name", "digest_option", "snapshot_option", "walk_folder"]
+__all__ = ["copy_name", "digest_option", "snapshot_option", "snapshot_packages", "walk_folder"]
 
 
 def copy_name(option: OptionValue) -> str:
-    """Where the copy stands in the job's folder: no path of this machine reaches the EP."""
-    return f"option-{option.name}"
+    """What the EP is told: where the copy stands in the job's folder, so that no path of this machine reaches it."""
+    if not option.packages:
+        return f"option-{option.name}"
+    # With a folder in front: a bare name would be looked for in the system's library path.
+    parts = [
+        (item.operator, f"./{_package_name(option, number)}", item.interface, item.target)
+        for number, item in enumerate(option.packages)
+    ]
+    return ",".join(":".join(filter(None, part)) for part in parts)
+
+
+def _package_name(option: OptionValue, number: int) -> str:
+    return f"option-{option.name}-{number}{option.packages[number].library.suffix}"
 
 
 def digest_option(option: OptionValue, *, place: str, digest: Callable[[Path], str]) -> str:
@@ -41,6 +53,8 @@ def digest_option(option: OptionValue, *, place: str, digest: Callable[[Path], s
     """
     path = _path(option)
     try:
+        if option.packages:
+            return digest_entries((key, digest(item.library)) for key, item in _keyed(option))
         if option.folder is None:
             return digest(path)
         return digest_entries((name, digest(found)) for name, found in walk_folder(path, ""))
@@ -63,17 +77,45 @@ def snapshot_option(option: OptionValue, folder: Path, digest: str) -> None:
     """
     path, copy = _path(option), folder / copy_name(option)
     try:
-        if option.folder is None:
+        if option.packages:
+            copied = digest_entries(
+                [
+                    (key, copy_and_digest(item.library, folder / _package_name(option, number))[0])
+                    for number, (key, item) in enumerate(_keyed(option))
+                ]
+            )
+        elif option.folder is None:
             copied = copy_and_digest(path, copy)[0]
         else:
             copy.mkdir()
             copied = digest_entries([(name, _copy(found, copy / name)) for name, found in walk_folder(path, "")])
     except OSError as error:
-        if str(path) not in str(error.filename):
+        if str(error.filename) not in {str(path), *(str(item.library) for item in option.packages)} and (
+            option.folder is None or str(path) not in str(error.filename)
+        ):
             raise  # of the copy, which the store explains
         raise _changed(option) from error
     if copied != digest:
         raise _changed(option)
+
+
+def _keyed(option: OptionValue) -> list[tuple[str, OpPackage]]:
+    """The packages, each with what counts of it beside its library's content; their order counts too."""
+    return [
+        (f"{number}:{item.operator}:{item.interface}:{item.target}", item)
+        for number, item in enumerate(option.packages)
+    ]
+
+
+def snapshot_packages(variant: Variant, folder: Path, digests: Mapping[str, str]) -> None:
+    """Copy the libraries of op packages into `folder`, for a session of what was compiled with them.
+
+    Raises:
+        As `snapshot_option`.
+    """
+    for option in variant.provider_options:
+        if option.packages and not (folder / _package_name(option, 0)).exists():
+            snapshot_option(option, folder, digests[option.name])
 
 
 def _changed(option: OptionValue) -> SourceChangedError:
@@ -83,7 +125,7 @@ def _changed(option: OptionValue) -> SourceChangedError:
 
 
 def _path(option: OptionValue) -> Path:
-    path = option.folder or option.file
+    path = option.folder or option.file or next((item.library for item in option.packages), None)
     if path is None:
         raise ValueError(f"option {option.name} names no file")
     return path

@@ -150,7 +150,7 @@ def _content(entry: Entry) -> VariantContent:
         toolchain=document["toolchain"],
         coverage={name: found[name] for name in _COVERAGE if name in found},
         check=_check(entry.check or {}),
-        runtime=_runtime(document["toolchain"]) | _custom_ops(variant, document),
+        runtime=_runtime(document["toolchain"]) | _custom_ops(variant, document) | _op_packages(variant),
         signature={name: found[name] for name in _SIGNATURE if name in found},
         load_check=str(found.get("load_check", "")),
         ep_cache=found.get("ep_cache") or {},
@@ -213,7 +213,7 @@ def _one_digit(value: float) -> float:
 def _text(option: OptionValue) -> str:
     if not option.is_path:
         return option.text
-    return "file" if option.file is not None else "folder"
+    return "folder" if option.folder is not None else "file"
 
 
 def _custom_ops(variant: Variant, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +225,16 @@ def _custom_ops(variant: Variant, document: Mapping[str, Any]) -> dict[str, Any]
     platform = {"os": toolchain["os"], "architecture": toolchain["architecture"]}
     needs = needs_of(own["model"], variant.custom_ops)
     return {"custom_ops": [need | platform if "file" in need else need for need in needs]}
+
+
+def _op_packages(variant: Variant) -> dict[str, Any]:
+    """The operators of the EP's own packages, which the application has to bring for the device."""
+    found = [
+        {"operator": package.operator, "interface": package.interface}
+        for option in variant.provider_options
+        for package in option.packages
+    ]
+    return {"op_packages": found} if found else {}
 
 
 def _runtime(toolchain: Mapping[str, Any]) -> dict[str, Any]:
