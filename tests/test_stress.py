@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from stress import kills, load, scale
 
+from hatch_epctx.collect import removing
 from hatch_epctx.store import Store
 
 STRESS = Path(__file__).parent / "stress"
@@ -29,6 +31,15 @@ def test_mixed_load_of_eight_processes_sees_no_wrong_read(tmp_path: Path, second
     assert tally["reads"] > 5
     assert tally["builds"] > 5
     assert tally["collections"] > 0
+
+
+@pytest.mark.slow
+def test_without_leases_the_mixed_load_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A campaign that cannot fail proves nothing: here a collector does not look at leases."""
+    monkeypatch.setattr(removing, "unleased", lambda *_: nullcontext(()))
+    monkeypatch.setattr(removing, "is_leased", lambda *_: False)
+    with pytest.raises(AssertionError, match="failed: "):
+        load.campaign(tmp_path / "cache", 20, seed=1)
 
 
 def _mounts() -> bool:
