@@ -6,8 +6,10 @@ function takes the bytes of one execution.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -43,9 +45,13 @@ TASKS = ("scan", "probe", "compile", "source", "load", "inspect")
 
 @cache
 def folder() -> Path:
-    """A private folder in memory, where there is one."""
-    memory = "/dev/shm"  # noqa: S108  # a folder of our own in it
-    return Path(tempfile.mkdtemp(prefix="epctx-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+    """A private folder; it goes with this process, or with the one that named it."""
+    given = os.environ.get("EPCTX_FUZZ_FOLDER")
+    if given:  # a fuzzer ends without Python's exit
+        return Path(given)
+    made = Path(tempfile.mkdtemp(prefix="epctx-fuzz-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def _file(data: bytes, name: str = "input") -> Path:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
@@ -103,7 +104,10 @@ def run(reader: str, *, runs: int, seed: int, corpus: Path, artifacts: Path) -> 
     if reader in JSON:
         options.append(f"-dict={DICTIONARY}")
     command = [sys.executable, __file__, "--inside", reader, *options, str(corpus)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a folder of our own in it
+    with tempfile.TemporaryDirectory(prefix="epctx-fuzz-", dir=place) as folder:
+        environ = {**os.environ, "EPCTX_FUZZ_FOLDER": folder}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
     executed = re.search(r"^Done (\d+) ", done.stderr, re.MULTILINE)
     covered = re.findall(r"cov: (\d+)", done.stderr)
     if done.returncode != 0 or executed is None:
