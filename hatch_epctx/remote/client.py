@@ -72,6 +72,8 @@ class Remote:
         self._warn = warn
         self._reading = True
         self._writing = mode == "read-write"
+        self._spoilt: set[str] = set()
+        """Identities whose entry came wrong: what the server has of them is not believed when they are pushed."""
         self._failures = {"fetch": 0, "push": 0}
         self._closed = False
         self._guard = threading.Lock()
@@ -232,7 +234,7 @@ class Remote:
         sources.append(Source(name=RECORD_NAME, blob=blob_of(record), data=record))
         sources += [Source(name=item.name, blob=Blob(item.digest, item.size), path=item.path) for item in artifacts]
         unique = {source.blob: source for source in sources if source.blob != EMPTY}
-        jobs = self._runner.one(lambda: self._transport.writes(list(unique.values())))
+        jobs = self._runner.one(lambda: self._transport.writes(list(unique.values()), anew=identity in self._spoilt))
         self._runner.all(jobs, threading.Event())
         self._runner.one(lambda: self._transport.update(key, result_of(record, artifacts)))
 
@@ -242,6 +244,8 @@ class Remote:
         with self._guard:
             if self._closed or not self._reading or (doing == "push" and not self._writing):
                 return
+            if error.reason == "corrupt":
+                self._spoilt.add(identity)
             text = f"{self.name}: {subject}: {error}"
             lasting = error.reason in ("overloaded", "refused")
             if error.reason == "unreachable" or (lasting and doing == "fetch"):

@@ -162,13 +162,13 @@ class Reapi:
             jobs += [self._stream.reader(receiver, packed=capabilities.zstd) for receiver in takers[blob]]
         return jobs
 
-    def writes(self, sources: Sequence[Source]) -> list[Callable[[], None]]:
+    def writes(self, sources: Sequence[Source], *, anew: bool = False) -> list[Callable[[], None]]:
         """See `Transport`. Asks for missing blobs first; what is there is not sent."""
         if not self.capabilities().update:
             raise RemoteError("it takes no results from clients", reason="refused")
-        return self.uploads(sources)
+        return self.uploads(sources, anew=anew)
 
-    def uploads(self, sources: Sequence[Source]) -> list[Callable[[], None]]:
+    def uploads(self, sources: Sequence[Source], *, anew: bool = False) -> list[Callable[[], None]]:
         """As `writes`, for a server that takes blobs, whether it takes results from us or not."""
         capabilities = self.capabilities()
         for source in sources:
@@ -177,7 +177,8 @@ class Reapi:
                     f"{source.name} has {source.blob.size} bytes, and the cache takes {capabilities.blob_limit}",
                     reason="failed",
                 )
-        missing = self._missing([source.blob for source in sources])
+        blobs = [source.blob for source in sources]
+        missing = set(blobs) if anew else self._missing(blobs)
         lacking = {source.blob: source for source in sources if source.blob in missing}
         batches, big = packs(lacking, capabilities)
         jobs: list[Callable[[], None]] = [self._batch_writer([lacking[blob] for blob in batch]) for batch in batches]

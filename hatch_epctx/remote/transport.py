@@ -51,8 +51,8 @@ class Transport(Protocol):
     def reads(self, receivers: Sequence[Receiver]) -> list[Callable[[], None]]:
         """Jobs that fill and finish the receivers; a blob may be asked for twice, and none is empty."""
 
-    def writes(self, sources: Sequence[Source]) -> list[Callable[[], None]]:
-        """Jobs that send what the server lacks; the blobs differ and none is empty."""
+    def writes(self, sources: Sequence[Source], *, anew: bool = False) -> list[Callable[[], None]]:
+        """Jobs that send what the server lacks, or with `anew` all; the blobs differ and none is empty."""
 
     def update(self, key: Key, result: pb.ActionResult) -> None:
         """Keep the result under the key."""

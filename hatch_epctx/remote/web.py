@@ -91,10 +91,10 @@ class Web:
         ordered = sorted(receivers, key=lambda receiver: -receiver.blob.size)  # the longest first
         return [self._reader(receiver) for receiver in ordered]
 
-    def writes(self, sources: Sequence[Source]) -> list[Callable[[], None]]:
+    def writes(self, sources: Sequence[Source], *, anew: bool = False) -> list[Callable[[], None]]:
         """See `Transport`. Each job asks first whether its blob is there."""
         ordered = sorted(sources, key=lambda source: -source.blob.size)
-        return [self._writer(source) for source in ordered]
+        return [self._writer(source, anew=anew) for source in ordered]
 
     def close(self) -> None:
         """See `Transport`."""
@@ -137,18 +137,21 @@ class Web:
 
         return job
 
-    def _writer(self, source: Source) -> Callable[[], None]:
+    def _writer(self, source: Source, *, anew: bool) -> Callable[[], None]:
         def job() -> None:
-            try:
-                self._request("HEAD", _cas(source.blob), _nothing)
-            except RemoteError as error:
-                if error.reason not in ("absent", "failed"):  # failed: a server that knows no HEAD
-                    raise
-            else:
-                return
-            self._request("PUT", _cas(source.blob), _nothing, body=source.chunks, size=source.blob.size)
+            if anew or not self._has(source.blob):
+                self._request("PUT", _cas(source.blob), _nothing, body=source.chunks, size=source.blob.size)
 
         return job
+
+    def _has(self, blob: Blob) -> bool:
+        try:
+            self._request("HEAD", _cas(blob), _nothing)
+        except RemoteError as error:
+            if error.reason not in ("absent", "failed"):  # failed: a server that knows no HEAD
+                raise
+            return False
+        return True
 
     def _request(
         self,
