@@ -3,7 +3,7 @@
 #
 #     [PYTHON=.venv/bin/python] tests/bazel7.sh [FOLDER]
 #
-# Makes a Debian sid with bazel-bootstrap in FOLDER (a temporary one when left out; about 650 MB and 4 minutes, kept when it
+# Makes a Debian sid with bazel-bootstrap in FOLDER (a temporary one when left out; 2 GB, kept when it
 # was named, so that a second run takes seconds to start) and there, with the environment of PYTHON, in which this
 # checkout is installed: analysis tests, a build of everything on real EPs, the tests against the CPU EP, and a second
 # output base that gets all of it from the disk cache. Needs root, debootstrap and bubblewrap. Modules come from the
@@ -11,9 +11,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
-prefix=$("$python" -c 'import sys; print(sys.prefix)')
-installed=$("$python" -I -c 'import hatch_epctx, os; print(os.path.dirname(os.path.dirname(hatch_epctx.__file__)))')
-base_prefix=$("$python" -c 'import sys; print(sys.base_prefix)')
+# The environment as it is here, an editable checkout too.
+binds=()
+while read -r path; do
+  binds+=(--ro-bind "$path" "$path")
+done < <("$python" -I -c 'import os, sys
+print(*sorted({sys.prefix, sys.base_prefix, *filter(os.path.isdir, sys.path)}), sep="\n")')
 if [ $# -gt 0 ]; then
   folder=$(realpath -m "$1")
 else
@@ -26,7 +29,7 @@ root=$folder/sid
 inside() {
   bwrap --bind "$root" / --dev /dev --proc /proc --ro-bind /sys /sys --tmpfs /tmp --ro-bind /etc/resolv.conf /etc/resolv.conf \
     --setenv HOME /root --setenv PATH /usr/sbin:/usr/bin:/sbin:/bin --setenv DEBIAN_FRONTEND noninteractive \
-    --ro-bind "$base_prefix" "$base_prefix" --ro-bind "$prefix" "$prefix" --ro-bind "$installed" "$installed" \
+    "${binds[@]}" \
     --unsetenv PYTHONPATH --die-with-parent "$@"
 }
 

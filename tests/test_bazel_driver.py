@@ -294,7 +294,7 @@ def test_a_prepared_model_and_an_option_file_are_those_of_the_plugin(factory: Fa
     )
     model = tree.root / "models" / "detector.onnx"
     declared = {"prepare": ["infer-shapes", "quantize-qdq"], "min-coverage": "0.5"}
-    action = Action(tmp_path / "action", {"detector": model}, QNN, models=[{"name": "detector", "settings": declared}])
+    action = Action(tmp_path / "action", {"detector": model}, QNN, settings=declared)
     action.run("--calibration", "detector", samples)
     assert packed([action], tmp_path / "folder") == plugin_folder(tree, tmp_path / "plugin")
     given = ["test", *action.context, "--model", "detector", model, "--calibration", "detector", samples]
