@@ -30,6 +30,7 @@ from hatch_epctx.cli.projects import described
 from hatch_epctx.compile import check_facts
 from hatch_epctx.config import load_project
 from hatch_epctx.digest import digest_bytes
+from hatch_epctx.doctor import remote as doctor_remote
 from hatch_epctx.frontend import dynamic_requirements
 from hatch_epctx.pipeline import Build, Entry, Pipeline, summary
 from hatch_epctx.pipeline.remoting import RemoteCache
@@ -280,7 +281,9 @@ LIES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie", ["inputs", *(pytest.param(lie, marks=pytest.mark.slow) for lie in LIES if lie != "inputs")]
+)
 def test_a_lying_server_is_a_miss(machine: Callable[..., Machine], lie: str) -> None:
     change, says = LIES[lie]
     with Script() as script:
@@ -389,7 +392,7 @@ def test_roles_and_models_of_a_record() -> None:
         check_facts(FACTS, [*ARTIFACTS, replace(ARTIFACTS[0], path="b.onnx")], members=0)
 
 
-@pytest.mark.parametrize("change", ["poisoned", "missing"])
+@pytest.mark.parametrize("change", ["poisoned", pytest.param("missing", marks=pytest.mark.slow)])
 def test_damaged_artifacts_are_a_miss_and_are_replaced(
     machine: Callable[..., Machine], nginx: Nginx, change: str
 ) -> None:
@@ -687,13 +690,14 @@ def test_two_machines_at_one_time(machine: Callable[..., Machine], nginx: Nginx)
 # epctx doctor
 
 
-def doctored(tree: Tree, **env: str) -> tuple[Any, str]:
-    """Facts and lines of `epctx doctor` about the remote cache of the project."""
-    run = here("doctor", "--no-trial", "--json", cwd=tree.root, env=env, check=False)
-    text = here("doctor", "--no-trial", cwd=tree.root, env=env, check=False)
-    return run.json["remote"], "\n".join(
-        line for line in text.out.splitlines() if "remote cache" in line or "executes" in line
-    )
+def doctored(tree: Tree, **env: str) -> tuple[dict[str, Any], str]:
+    """What `epctx doctor` finds of the remote cache of the project, and its lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tree.root)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        facts = doctor_remote.look(Store())
+    return facts, "\n".join(doctor_remote.lines(facts))
 
 
 def test_doctor_asks_the_remote_cache(factory: Factory, nginx: Nginx) -> None:
@@ -706,6 +710,7 @@ def test_doctor_asks_the_remote_cache(factory: Factory, nginx: Nginx) -> None:
         assert (facts["writes"], facts["executes"]) == (False, False)
         assert f"remote cache {script.url} (tool.epctx.cache.remote) answers in" in text
         assert "takes no results, executes nothing" in text
+        assert text.splitlines()[0].partition(" answers")[0] in here("doctor", "--no-trial", cwd=tree.root).out
         assert "and it executes nothing" in text
         facts, text = doctored(tree, EPCTX_REMOTE_CACHE=nginx.url)
         assert (facts["state"], facts["writes"]) == ("answers", None)
