@@ -43,14 +43,15 @@ def test_without_leases_the_mixed_load_sees_it(tmp_path: Path, monkeypatch: pyte
 
 
 def _mounts() -> bool:
-    probe = ["unshare", "-m", "sh", "-c", "command -v mkfs.ext4 && mount -t tmpfs none /mnt"]
+    script = "mount -t tmpfs none /mnt && truncate -s 1M /mnt/disk && mkfs.ext4 -q /mnt/disk && mkdir /mnt/on"
+    probe = ["unshare", "-m", "sh", "-c", f"{script} && mount -o loop /mnt/disk /mnt/on && umount /mnt/on"]
     try:
         return sys.platform == "linux" and subprocess.run(probe, capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
 
-needs_mounts = pytest.mark.skipif(not _mounts(), reason="may not mount file systems here, or there is no mkfs.ext4")
+needs_mounts = pytest.mark.skipif(not _mounts(), reason="needs root, loop devices and mkfs.ext4")
 
 
 def _cut(cuts: int, *arguments: str) -> subprocess.CompletedProcess[str]:
