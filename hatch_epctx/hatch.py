@@ -121,8 +121,10 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
 
     def _take_sources(self, build_data: dict[str, Any]) -> None:
         """Put every file that a wheel is built from into the sdist, as a regular file."""
-        from hatch_epctx.frontend import source_files
+        from hatch_epctx.frontend import absent_models, source_files
 
+        for warning in absent_models(Path(self.root), hook=self.config, environ=os.environ):
+            self._warn(warning)
         forced: dict[str, str] = build_data["force_include"]
         for file in source_files(Path(self.root), hook=self.config, environ=os.environ):
             # Hatchling keeps selected files away from a forced one by its source: a link's is elsewhere.

@@ -61,6 +61,20 @@ def test_clean_removes_what_hatch_built_and_leaves_the_store(hatch_project: Path
     assert [path.name for path in dist.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize("name", ["hatch-src", "setuptools-src"])
+def test_an_sdist_without_a_model_says_so(name: str, tmp_path: Path) -> None:
+    root = BY_NAME[name].copy(tmp_path / "checkout")
+    (root / "models" / "detector.onnx").rename(root / "models" / "detectr.onnx")
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "dist"]
+    built = run(command, root, tmp_path / "dist")
+    assert len(built.sdists) == 1
+    told = (
+        "epctx: warning: tool.epctx.models.detector.source: models/detector.onnx does not exist: the sdist goes without"
+    )
+    assert built.output.count(told) == 1
+    assert "epctx: warning" not in run(command, root, tmp_path / "dist", EPCTX_SKIP="1").output
+
+
 # Metadata and requirements: no work
 
 

@@ -5,7 +5,7 @@ from hatch_epctx.frontend.building import build_project, without_companions
 from hatch_epctx.frontend.companions import Companion, build_companions, companions_of, missing_extras
 from hatch_epctx.frontend.editable import Install, add_pointer, installs, refresh
 from hatch_epctx.frontend.requirements import dynamic_requirements
-from hatch_epctx.frontend.sources import SourceFile, source_files
+from hatch_epctx.frontend.sources import SourceFile, absent_models, source_files
 from hatch_epctx.frontend.splitting import Part, Split, build_parts, parts_of
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Part",
     "SourceFile",
     "Split",
+    "absent_models",
     "add_pointer",
     "build_companions",
     "build_parts",

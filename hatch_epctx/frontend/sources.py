@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.config import Settings
 
-__all__ = ["SourceFile", "source_files"]
+__all__ = ["SourceFile", "absent_models", "source_files"]
 
 _SELECTIONS: Final = ("EPCTX_TARGETS", "EPCTX_MODELS")
 """Variables that choose what a wheel holds; an sdist holds everything."""
@@ -57,12 +57,33 @@ def source_files(
         ModelError: a model is there and is unfit: a Git-LFS pointer, no ONNX file, external data that is missing.
     """
     root = root.absolute()
-    environ = {name: value for name, value in environ.items() if name not in _SELECTIONS}
-    settings = load_settings(read_project(root), hook=hook, environ=environ, state="wheel")
+    settings = _everything(root, hook, environ)
     models = _of_models(settings, root) if opened else (root / model.source for model in settings.models.values())
     found = dict.fromkeys([*models, *_further(settings, root), root / LOCK_NAME])
     files = [_source_file(path, root) for path in found if path.is_file()]
     return tuple(sorted((file for file in files if file is not None), key=lambda file: file.name))
+
+
+def absent_models(root: Path, *, hook: Mapping[str, Any] | None = None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """A warning for each model that an sdist goes without, since it does not exist.
+
+    The build of the wheel meets a misspelt path in a temporary folder, where its message helps less.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+    """
+    models = _everything(root, hook, environ).models
+    return tuple(
+        f"tool.epctx.models.{name}.source: {model.source} does not exist: the sdist goes without it, and the build of "
+        "the wheel must make it"
+        for name, model in models.items()
+        if not (root / model.source).is_file()
+    )
+
+
+def _everything(root: Path, hook: Mapping[str, Any] | None, environ: Mapping[str, str]) -> Settings:
+    environ = {name: value for name, value in environ.items() if name not in _SELECTIONS}
+    return load_settings(read_project(root), hook=hook, environ=environ, state="wheel")
 
 
 def _of_models(settings: Settings, root: Path) -> Iterator[Path]:

@@ -168,6 +168,16 @@ class build_epctx(Command):  # noqa: N801  # setuptools names commands so
             opened = "sdist" in self.distribution.commands
             return [file.name for file in source_files(self.root, environ=os.environ, opened=opened)]
 
+    def warn_of_absent_models(self) -> None:
+        """Tell which models an sdist goes without."""
+        from hatch_epctx.config import read_environment
+        from hatch_epctx.frontend import absent_models
+
+        with plain_errors():
+            if not read_environment(os.environ).skip:
+                for warning in absent_models(self.root, environ=os.environ):
+                    self.warn_user(warning)
+
     def get_outputs(self) -> list[str]:
         """The files of the package folder in the build folder, as far as it was written there.
 
@@ -255,7 +265,9 @@ class _Sdist:
     def make_distribution(self: Any) -> None:
         from hatch_epctx.wheel import folder_in_wheel
 
-        package = self.get_finalized_command("build_epctx").package()
+        command = self.get_finalized_command("build_epctx")
+        command.warn_of_absent_models()
+        package = command.package()
         if package:
             folder = f"/{folder_in_wheel(package)}"
             names = self.filelist.files
