@@ -218,6 +218,15 @@ class _Usage:
     free = 1 << 20
 
 
+@pytest.mark.ep_openvino
+def test_a_store_that_cannot_be_used_is_told_and_eps_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = here("doctor", "--no-trial", env={"EPCTX_CACHE_DIR": str(tmp_path / "file")}, check=False)
+    assert run.code == 6
+    assert f"store {tmp_path / 'file'} cannot be used\nstore: {tmp_path / 'file'}: is no folder" in run.out
+    assert re.search(r"^openvino +ready", run.out, re.MULTILINE)
+
+
 def test_every_section_stands_in_the_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hatch_epctx.doctor.all_providers", tuple)
     assert {section.name for section in SECTIONS} | {"onnxruntime", "providers"} == examine(store, trial=False).keys()

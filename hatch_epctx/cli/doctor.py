@@ -27,7 +27,7 @@ _WIDTH: Final = 44
 
 
 def doctor(options: Namespace) -> int:
-    """Look at this machine. Exit code 0 when at least one EP can compile here, 4 when none can."""
+    """Look at this machine. Exit code 0 when at least one EP can compile here, 4 when none can, 6 without a store."""
     facts: dict[str, Any] = {
         "hatch-epctx": hatch_epctx.__version__,
         "python": platform.python_version(),
@@ -45,7 +45,9 @@ def doctor(options: Namespace) -> int:
         emit_json(options, facts)
     else:
         _print(facts, verbose=options.verbose)
-    return 0 if any(item["state"] == "ready" for item in facts["providers"]) else 4
+    if not any(item["state"] == "ready" for item in facts["providers"]):
+        return 4
+    return 0 if facts["store"]["usable"] else 6
 
 
 def _version(name: str) -> str | None:
@@ -58,10 +60,9 @@ def _version(name: str) -> str | None:
 def _machine(*, trial: bool) -> dict[str, Any]:
     """What needs the build extra to find out."""
     from hatch_epctx.config import read_environment
-    from hatch_epctx.doctor import examine, system
-    from hatch_epctx.store import Store
+    from hatch_epctx.doctor import examine_at, system
 
-    return {**system(), **examine(Store(read_environment(os.environ).cache_dir), trial=trial)}
+    return {**system(), **examine_at(read_environment(os.environ).cache_dir, trial=trial)}
 
 
 def _print(facts: Mapping[str, Any], *, verbose: bool) -> None:

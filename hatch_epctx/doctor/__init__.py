@@ -15,20 +15,22 @@ is a module with these two functions and a line there.
 from __future__ import annotations
 
 import platform
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hatch_epctx.doctor import health, remote, telemetry
 from hatch_epctx.doctor.eps import STATES, examine_ep
-from hatch_epctx.errors import EpctxError
+from hatch_epctx.errors import EpctxError, StoreError
 from hatch_epctx.providers import all_providers, find_provider
+from hatch_epctx.store import Store
 from hatch_epctx.toolchain import discover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from hatch_epctx.store import Store
 
-__all__ = ["SECTIONS", "STATES", "Section", "examine", "system"]
+__all__ = ["SECTIONS", "STATES", "Section", "examine", "examine_at", "system"]
 
 
 class Section(NamedTuple):
@@ -71,6 +73,21 @@ def examine(store: Store, *, trial: bool) -> dict[str, Any]:
     facts |= {section.name: section.look(store) for section in SECTIONS}
     facts["providers"] = [examine_ep(provider, store, trial=trial) for provider in all_providers()]
     return facts
+
+
+def examine_at(cache: Path | None, *, trial: bool) -> dict[str, Any]:
+    """`examine` with the store in the folder `cache`; None: the user's own.
+
+    Where that cannot be used, its section says why, and EPs work in a temporary one.
+    """
+    try:
+        store = Store(cache)
+        _ = store.read_only  # looks, and makes the folder where it can
+    except StoreError as error:
+        with TemporaryDirectory(prefix="epctx-doctor-") as folder:
+            facts = examine(Store(Path(folder)), trial=trial)
+        return {**facts, "store": health.unusable(cache or Path(error.where), error)}
+    return examine(store, trial=trial)
 
 
 def _onnxruntime(store: Store) -> dict[str, str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.store import Store
 
-__all__ = ["lines", "look"]
+__all__ = ["lines", "look", "unusable"]
 
 _ROOM: Final = 2 << 30
 """Bytes of free space below which large compiles may fail."""
@@ -33,6 +33,7 @@ def look(store: Store) -> dict[str, Any]:
     layout = store.layout
     facts: dict[str, Any] = {
         "path": str(store.root),
+        "usable": True,
         "writable": not store.read_only,
         "file_system": layout.file_system or None,
         "network": layout.on_network,
@@ -62,6 +63,13 @@ def look(store: Store) -> dict[str, Any]:
     return facts
 
 
+def unusable(path: Path, error: StoreError) -> dict[str, Any]:
+    """The facts of a store that cannot be used at all."""
+    nothing: dict[str, Any] = {"file_system": None, "network": False, "shared": False, "free": _free(path)}
+    nothing |= {"generations": 0, "size": 0, "damaged": [], "problems": [str(error)]}
+    return {"path": str(path), "usable": False, "writable": False, **nothing}
+
+
 def _problems(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["damaged"]:
         yield f"{len(facts['damaged'])} identities are damaged: run 'epctx cache verify --remove'"
@@ -73,6 +81,10 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """One line, and one for each problem."""
+    if not facts["usable"]:
+        yield f"store {facts['path']} cannot be used"
+        yield from (f"store: {problem}" for problem in facts["problems"])
+        return
     remarks = [facts["file_system"], None if facts["writable"] else "read-only", "shared" if facts["shared"] else None]
     shown = ", ".join(remark for remark in remarks if remark)
     free = f", {size(facts['free'])} free" if facts["free"] is not None else ""
