@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -125,7 +127,7 @@ def test_explain_gives_the_choice_of_a_session(full: runtime.Package) -> None:
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_the_tree_can_be_moved_and_the_cwd_is_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_40_the_tree_can_be_moved_and_the_cwd_is_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "old", qnn(), openvino(), cpu())
     moved = tmp_path / "new place" / "ünïcode"
     moved.parent.mkdir()
@@ -295,7 +297,7 @@ print(package.session("detector").get_providers())
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_an_ep_that_is_not_installed(tmp_path: Path) -> None:
+def test_case_37_an_ep_that_is_not_installed(tmp_path: Path) -> None:
     """The message says which EP is needed, what there is, and what installs it."""
     write(tmp_path / "p", qnn(), cpu())
     site = Site.make(tmp_path / "site", "onnxruntime", "onnxruntime_ep_openvino")
@@ -308,7 +310,7 @@ def test_an_ep_that_is_not_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.ep_openvino
-def test_an_ep_whose_library_is_broken(tmp_path: Path) -> None:
+def test_case_38_an_ep_whose_library_is_broken(tmp_path: Path) -> None:
     write(tmp_path / "p", openvino(), cpu())
     site = Site.make(tmp_path / "site", "onnxruntime")
     import onnxruntime_ep_openvino as installed
@@ -433,9 +435,13 @@ def test_wrong_arguments(full: runtime.Package) -> None:
         ({"device": "tpu"}, ValueError),
         ({"provider_options": {"a": 1}}, TypeError),
         ({"session_options": ["a"]}, TypeError),
+        ({"ep": 7}, TypeError),
+        ({"variant": 7}, TypeError),
     ):
         with pytest.raises(error):
             full.session("detector", **arguments)
+    with pytest.raises(TypeError, match="model is int; expected str"):
+        full.session(7)  # type: ignore[arg-type]
     with pytest.raises(LookupFailure, match="no model 'detecter'") as caught:
         full.session("detecter")
     assert "Did you mean 'detector'?" in str(caught.value)
@@ -469,7 +475,7 @@ def test_a_package_of_another_tool_opens_only_unverified(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "ep", [pytest.param(OPENVINO, marks=pytest.mark.ep_openvino), pytest.param(QNN, marks=pytest.mark.ep_qnn)]
 )
-def test_a_crafted_reference_inside_a_model_is_refused(tmp_path: Path, name: str, ep: str) -> None:
+def test_case_36_a_crafted_reference_inside_a_model_is_refused(tmp_path: Path, name: str, ep: str) -> None:
     """The package itself is consistent, yet its ONNX file points elsewhere: the EP refuses, and no session is made."""
     base = openvino() if ep == OPENVINO else qnn()
     model = onnx.load(base.files[0].path)
@@ -484,13 +490,48 @@ def test_a_crafted_reference_inside_a_model_is_refused(tmp_path: Path, name: str
     assert caught.value.reason == "creation-failed"
 
 
+OUTSIDE = ("../x", "/etc/x", "C:\\x", "\\\\server\\x", "a/../../x", "..")
+UNSAFE = (*OUTSIDE, "a/../x", "a/x", "C:x", "x\0", "")
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(place, name) for place in ("model", "artifact", "folder") for name in UNSAFE]
+    + [("option", name) for name in OUTSIDE],
+)
 @pytest.mark.ep_openvino
-def test_a_crafted_manifest_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+def test_case_36_a_crafted_manifest_is_refused_when_it_is_opened(tmp_path: Path, place: str, name: str) -> None:
+    """A file is a name in the folder and nothing else, "a/../b" too; an option may hold text, but no way outside."""
     write(tmp_path, openvino())
-    ort_part = lambda d: variant_of(d, "intel-cpu")["executor_info"]["ort"]  # noqa: E731
-    edit(tmp_path, lambda d: ort_part(d).update(model_file="../x.onnx"))
-    with pytest.raises(VerificationError, match="unsafe name"):
+
+    def craft(document: Any) -> None:
+        variant = variant_of(document, "intel-cpu")
+        if place == "model":
+            variant["executor_info"]["ort"]["model_file"] = name
+        elif place == "artifact":
+            variant["executor_info"]["epctx"]["artifacts"][0]["path"] = name
+        elif place == "option":
+            variant["executor_info"]["ort"]["provider_options"]["load_config"] = json.dumps({"CPU": {"X": name}})
+        else:
+            variant["variant_directory"] = name
+
+    edit(tmp_path, craft)
+    with pytest.raises(VerificationError):
         runtime.open(tmp_path)
+
+
+@pytest.mark.ep_openvino
+@pytest.mark.skipif(os.name == "nt", reason="links are a privilege there")
+@pytest.mark.parametrize("which", [".onnx", ".bin"])
+def test_case_36_a_link_out_of_the_folder_is_refused(tmp_path: Path, which: str) -> None:
+    write(tmp_path / "p", openvino())
+    (path,) = (path for path in (tmp_path / "p").iterdir() if path.suffix == which)
+    path.rename(tmp_path / "outside")
+    path.symlink_to(tmp_path / "outside")
+    for mode in ("once", "always", "never"):
+        with pytest.raises(VerificationError) as caught:
+            runtime.open(tmp_path / "p").session("detector", verify=mode)  # type: ignore[arg-type]
+        assert caught.value.reason == "escape"
 
 
 THREADS = """

@@ -119,7 +119,7 @@ def test_linux_names_the_soc(tmp_path: Path, name: str, model: int | None) -> No
         ("", X_ELITE, UNANSWERED, ""),
     ],
 )
-def test_on_real_hardware_the_soc_decides(
+def test_case_39_on_real_hardware_the_soc_decides(
     monkeypatch: pytest.MonkeyPatch, compatibility: str, found: Any, score: int, reason: str
 ) -> None:
     monkeypatch.setattr(qnn, "machine_soc", lambda: found)

@@ -295,7 +295,9 @@ def test_a_zip_application_with_hatch_epctx_inside(tmp_path: Path) -> None:
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_a_model_as_bytes_finds_its_binary_from_any_cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_40_a_model_as_bytes_finds_its_binary_from_any_cwd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Case 40."""
     write(tmp_path / "p", openvino(), qnn(), cpu())
     package = runtime.open(tmp_path / "p")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from runtime_support import cpu, install, run_python, write
+from runtime_support import CPU, cpu, install, run_python, write
 
 from hatch_epctx import runtime
 from hatch_epctx.errors import LookupFailure, VerificationError
@@ -167,3 +168,48 @@ def test_the_module_has_its_interface_and_nothing_else() -> None:
     assert runtime.Rejection.__name__ == "Rejection"
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         runtime.Nothing  # noqa: B018
+
+
+GONE = """
+import os, sys
+from pathlib import Path
+from hatch_epctx import runtime
+from hatch_epctx.errors import LookupFailure
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+sys.path[:0] = ["", "relative", Path("odd"), None, b"odd", sys.argv[2]]
+print(runtime.open("acme_vision").name)
+for name in ("./acme_vision", "acme_none"):
+    try:
+        runtime.open(name)
+    except LookupFailure as failure:
+        print(failure)
+"""
+
+
+def test_a_current_folder_that_is_gone_and_an_odd_import_path(site: Path, tmp_path: Path) -> None:
+    install(site, cpu())
+    (tmp_path / "gone").mkdir()
+    done = run_python(GONE, str(tmp_path / "gone"), str(site))
+    assert done.returncode == 0, done.stderr
+    found, relative, none = done.stdout.splitlines()
+    assert found == "acme_vision"
+    assert "the path is relative, and the current folder is gone. Pass an absolute path." in relative
+    assert "there is no package 'acme_none' on the import path" in none
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a/" * 5000, "x" * 300 + "/y", "a\0b", "\0"])
+def test_a_name_that_cannot_be_is_not_found(name: str) -> None:
+    with pytest.raises(LookupFailure):
+        runtime.open(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode elsewhere")
+def test_a_place_whose_name_is_no_unicode(tmp_path: Path) -> None:
+    """ONNX Runtime takes paths in UTF-8 alone: said in words, not in those of its binding."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write(folder, cpu())
+    with pytest.raises(LookupFailure) as caught:
+        runtime.open(folder).session("detector", variant="source", fallback="error")
+    assert "it takes paths in UTF-8 alone" in caught.value.detail
+    assert runtime.open(folder).session("detector", variant="source", as_bytes=True).get_providers() == [CPU]

@@ -169,7 +169,7 @@ HOSTILE_NAMES = [
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_hostile_name_makes_the_marker_malformed(store: Store, name: object) -> None:
+def test_case_36_a_hostile_name_makes_the_marker_malformed(store: Store, name: object) -> None:
     value = json.loads(store.layout.marker(IDENTITY).read_text())
     value["artifacts"][-1]["path"] = name
     store.layout.marker(IDENTITY).write_text(json.dumps(value))

@@ -20,6 +20,7 @@ from hatch_epctx.errors import LookupFailure, VerificationError
 from hatch_epctx.files import publish_dir, remove_tree
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
 from hatch_epctx.runtime.keeping import KEPT, Hold, collect, discard, private_base, staging_in
+from hatch_epctx.runtime.locate import is_file
 from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def archive_at(path: Path) -> Archive | None:
         LookupFailure: reason several-packages.
         VerificationError: the zip file is damaged.
     """
-    file = next((parent for parent in (path, *path.parents) if parent.is_file()), None)
+    file = next((parent for parent in (path, *path.parents) if is_file(parent)), None)
     if file is None or not zipfile.is_zipfile(file):
         return None
     inner = path.relative_to(file).as_posix()

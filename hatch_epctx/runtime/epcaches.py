@@ -98,13 +98,14 @@ def use_cache(folder: Folder, variant: Variant, device: str, options: Mapping[st
         return None
     try:
         base = private_base("ep-caches")
+        str(base).encode()  # EPs take paths in UTF-8 alone
         target = base / _key(facts)
         hold = Hold(target.with_suffix(".lock"))
         restored = not _is_good(target, facts)
         if restored:
             _restore(folder, facts, base, target)
             collect(base)
-    except (OSError, EpctxError) as error:
+    except (OSError, EpctxError, UnicodeEncodeError) as error:
         warn_once(
             f"restore {folder.path} {variant.name}",
             f"{variant.name}: the EP's cache cannot be restored, and is not used: {error}",

@@ -9,7 +9,6 @@ it is all that a user does. Its version must be the package's, since models and 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import LookupFailure, VerificationError
 from hatch_epctx.files import copy_and_digest, read_bounded
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME, MAX_BYTES, Component, Manifest, Variant, read_manifest
-from hatch_epctx.runtime.locate import is_import_name, locate
+from hatch_epctx.runtime.locate import import_path, is_file, is_import_name, locate
 from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
@@ -191,8 +190,8 @@ def _components(folder: Folder, model: str) -> tuple[Component, ...]:
 def _companions(package: str) -> Iterator[Folder]:
     """Folders of the companions on the import path, by name; the first of each name counts, as in an import."""
     places: dict[str, Path | Archive] = {}
-    for entry in sys.path:
-        for name, place in _marked(Path(entry).absolute()):
+    for entry in import_path():
+        for name, place in _marked(entry):
             places.setdefault(name, place)
     head = package.replace(".", "_") + _MARK
     for name in sorted(places):
@@ -219,7 +218,7 @@ def _marked(entry: Path) -> Iterator[tuple[str, Path | Archive]]:
     except OSError:  # nothing there
         return
     for name in names:
-        if (entry / name / FOLDER_NAME / MANIFEST_NAME).is_file():
+        if is_file(entry / name / FOLDER_NAME / MANIFEST_NAME):
             yield name, entry / name / FOLDER_NAME
 
 

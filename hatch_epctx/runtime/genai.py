@@ -169,6 +169,12 @@ def _chosen(
                     f"{model}.{choice.variant} is opened through callbacks, which onnxruntime-genai has none of"
                 )
                 raise LookupFailure(found_text, where=name, reason="callbacks-unsupported")
+            if choice.custom_ops:
+                found_text = (
+                    f"{model}.{choice.variant} needs custom operators, which are not passed to onnxruntime-genai"
+                )
+                remedy = "Open the model with Package.session instead."
+                raise LookupFailure(found_text, where=name, remedy=remedy, reason="not-available")
             part["filename"] = choice.path.name
             part["session_options"] = _session_options(part.get("session_options"), choice)
     if not chosen:

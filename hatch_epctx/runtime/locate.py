@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.errors import LookupFailure
 from hatch_epctx.files import read_bounded
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.runtime.archives import Archive
 
-__all__ = ["is_import_name", "locate"]
+__all__ = ["absolute", "import_path", "is_file", "is_import_name", "locate"]
 
 
 def is_import_name(name_or_path: str | PathLike[str]) -> bool:
@@ -42,7 +42,44 @@ def locate(name_or_path: str | PathLike[str]) -> Path | Archive:
             itself holds several.
     """
     text = os.fspath(name_or_path)
-    return _by_name(text) if is_import_name(name_or_path) else _by_path(Path(text).absolute())
+    if is_import_name(name_or_path):
+        return _by_name(text)
+    path = absolute(text)
+    if path is None:
+        found = "the path is relative, and the current folder is gone"
+        raise LookupFailure(found, where=text, remedy="Pass an absolute path.", reason="no-manifest")
+    return _by_path(path)
+
+
+def absolute(text: str) -> Path | None:
+    """The path, absolute; None where it is relative to a current folder that is gone."""
+    try:
+        return Path(text).absolute()
+    except FileNotFoundError:
+        return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file; a path that cannot be, such as one that is too long, leads to none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_dir(path: Path) -> bool:
+    """Whether there is a folder, likewise."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def import_path() -> list[Path]:
+    """The folders and archives of `sys.path`, absolute; what an import would pass over is left out."""
+    given: list[Any] = list(sys.path)
+    entries = (absolute(entry) for entry in given if isinstance(entry, str))
+    return [entry for entry in entries if entry is not None]
 
 
 def _by_name(name: str) -> Path | Archive:
@@ -53,7 +90,7 @@ def _by_name(name: str) -> Path | Archive:
     """
     top, *rest = name.split(".")
     locations = _locations(top)
-    entries = [Path(entry).absolute() for entry in sys.path]
+    entries = import_path()
     own, others = [Path(location, *rest) for location in locations], [Path(entry, top, *rest) for entry in entries]
     folders = own + others
     found = _first(folder / FOLDER_NAME for folder in own) or _pointed(name, entries)
@@ -63,11 +100,11 @@ def _by_name(name: str) -> Path | Archive:
     archive = _in_archive(folder / FOLDER_NAME for folder in folders)
     if archive is not None:
         return archive
-    plain = Path(name).absolute()
-    found = _first([plain, plain / FOLDER_NAME])
+    plain = absolute(name)
+    found = _first([plain, plain / FOLDER_NAME]) if plain is not None else None
     if found is not None:
         return found
-    if not locations and not any(folder.is_dir() for folder in folders):
+    if not locations and not any(is_dir(folder) for folder in folders):
         raise LookupFailure(
             f"there is no package {name!r} on the import path",
             where=name,
@@ -79,7 +116,7 @@ def _by_name(name: str) -> Path | Archive:
         where=name,
         remedy="Build and install its wheel with the epctx hook on; a checkout that was never built has none.",
         reason="no-manifest",
-        detail="Looked in:\n" + "\n".join(f"  {folder}" for folder in dict.fromkeys(folders) if folder.is_dir()),
+        detail="Looked in:\n" + "\n".join(f"  {folder}" for folder in dict.fromkeys(folders) if is_dir(folder)),
     )
 
 
@@ -90,7 +127,7 @@ def _pointed(name: str, entries: Iterable[Path]) -> Path | None:
         LookupFailure: the folder that the pointer names is gone, or was never built.
         VerificationError: the pointer is malformed.
     """
-    file = next((entry / pointer_name(name) for entry in entries if (entry / pointer_name(name)).is_file()), None)
+    file = next((entry / pointer_name(name) for entry in entries if is_file(entry / pointer_name(name))), None)
     if file is None:
         return None
     pointer = Pointer.from_bytes(read_bounded(file, POINTER_LIMIT), where=str(file))
@@ -100,7 +137,7 @@ def _pointed(name: str, entries: Iterable[Path]) -> Path | None:
     except OSError as error:
         raise _gone(name, pointer, current) from error
     folder = current.parent / generation
-    if not (folder / MANIFEST_NAME).is_file():
+    if not is_file(folder / MANIFEST_NAME):
         raise _gone(name, pointer, folder)
     return folder
 
@@ -126,12 +163,12 @@ def _locations(top: str) -> list[str]:
 
 
 def _by_path(path: Path) -> Path | Archive:
-    if path.name == MANIFEST_NAME and path.is_file():
+    if path.name == MANIFEST_NAME and is_file(path):
         return path.parent
     found = _first([path, path / FOLDER_NAME]) or _in_archive([path])
     if found is None:
         raise LookupFailure(
-            f"no {MANIFEST_NAME} there" if path.is_dir() else "no such folder",
+            f"no {MANIFEST_NAME} there" if is_dir(path) else "no such folder",
             where=str(path),
             expected=f"a package folder, or a folder that holds one as {FOLDER_NAME}",
             reason="no-manifest",
@@ -140,13 +177,13 @@ def _by_path(path: Path) -> Path | Archive:
 
 
 def _first(folders: Iterable[Path]) -> Path | None:
-    return next((folder for folder in folders if (folder / MANIFEST_NAME).is_file()), None)
+    return next((folder for folder in folders if is_file(folder / MANIFEST_NAME)), None)
 
 
 def _in_archive(paths: Iterable[Path]) -> Archive | None:
     """The first package folder among `paths` that lead into a zip file."""
     for path in paths:
-        if any(parent.is_file() for parent in (path, *path.parents)):
+        if any(is_file(parent) for parent in (path, *path.parents)):
             from hatch_epctx.runtime.archives import archive_at
 
             if found := archive_at(path):

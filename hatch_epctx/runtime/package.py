@@ -10,7 +10,7 @@ from hatch_epctx.errors import LookupFailure, suggest
 from hatch_epctx.runtime import sessions
 from hatch_epctx.runtime.choosing import choices, failure, log
 from hatch_epctx.runtime.folders import Folder, Held, open_package, variants_of
-from hatch_epctx.runtime.request import Fallback, Verify, make_request
+from hatch_epctx.runtime.request import Fallback, Verify, check_text, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -244,6 +244,7 @@ class Package:
         return make_folder(place, lambda model: self.lookup(model, **how), self.models, parts or {}, target)
 
     def _held(self, model: str) -> tuple[Held, ...]:
+        check_text(model=model)
         held = variants_of(self.folders, model)
         if not held:
             raise LookupFailure(

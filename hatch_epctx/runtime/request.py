@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.runtime.folders import Held
 
-__all__ = ["Fallback", "Request", "Verify", "make_request"]
+__all__ = ["Fallback", "Request", "Verify", "check_text", "make_request"]
 
 Fallback = Literal["error", "source", "compile"]
 
@@ -81,6 +81,7 @@ def make_request(
         _check_words(device=(device, ("cpu", "gpu", "npu")))
     if data is not None and not is_storage(data):
         _check_words(data=(str(data), (*get_args(Data), "an object with a method read(name, digest, size)")))
+    check_text(ep=ep, variant=variant)
     _check_variant(variant, held, f"{package}.{model}")
     base, entries = _split(session_options)
     return Request(
@@ -110,6 +111,17 @@ def _paths(given: Sequence[str | PathLike[str]]) -> tuple[Path, ...]:
     if isinstance(given, str | PathLike):
         raise TypeError(f"custom_ops={given!r}; expected a list of paths")
     return tuple(Path(path).absolute() for path in given)
+
+
+def check_text(**given: object) -> None:
+    """Refuse what is neither text nor left out.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is {type(value).__name__}; expected str")
 
 
 def _check_words(**words: tuple[str, tuple[str, ...]]) -> None:

@@ -15,6 +15,8 @@ from hatch_epctx.runtime.epcaches import forget, offer
 from hatch_epctx.runtime.options import session_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
     from onnxruntime.capi.onnxruntime_pybind11_state import SessionOptions
 
@@ -71,7 +73,7 @@ def create(choice: Choice, base: SessionOptions | None) -> tuple[InferenceSessio
 def _create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
     ort = plugins.import_onnxruntime()
     entries = dict(choice.session_options)
-    if choice.content is not None:
+    if choice.content is not None and _is_utf8(choice.path):
         entries |= dict(zip(_BESIDE, (str(choice.path), str(choice.path.parent)), strict=True))
     options = session_options(ort, entries, base)
     if choice.supply is not None:
@@ -86,12 +88,31 @@ def _create(choice: Choice, base: SessionOptions | None) -> InferenceSession:
             arguments["providers"] = [(choice.ep, dict(choice.provider_options))]
         for library in choice.custom_ops:
             options.register_custom_ops_library(str(library))
-        model = choice.content if choice.content is not None else str(choice.path)
+        model = choice.content if choice.content is not None else _utf8(choice.path)
         session: InferenceSession = ort.InferenceSession(model, options, **arguments)
     except Exception as error:  # ORT's errors have no common base below Exception
         raise _failed(choice, error) from error
     _check(choice, session)
     return session
+
+
+def _utf8(path: Path) -> str:
+    """The path as ONNX Runtime takes it.
+
+    Raises:
+        ValueError: a name on the way is no Unicode text, as Linux allows.
+    """
+    if not _is_utf8(path):
+        raise ValueError(f"it takes paths in UTF-8 alone, and {str(path)!r} is none; install it elsewhere")
+    return str(path)
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _register(ort: Any, options: SessionOptions, choice: Choice, supply: Supply) -> None:
