@@ -96,6 +96,27 @@ def test_the_readmes_code_runs(readme_project: Path, tmp_path: Path) -> None:
     assert run.stdout.split() == ["intel-cpu", "InferenceSession"]
 
 
+@pytest.mark.ep_openvino
+def test_the_code_of_the_page_on_run_time_runs(readme_project: Path, tmp_path: Path) -> None:
+    """Its Python blocks in order, as one program; the one about callbacks is refused by this EP, as the page says."""
+    here("build", "--targets", "intel-cpu", "--out", tmp_path / "acme_vision" / "_epctx", cwd=readme_project)
+    page = (REPOSITORY / "docs" / "runtime.md").read_text(encoding="utf-8")
+    *code, callbacks, genai = blocks(page, "python")
+    assert "genai" in genai  # which tests/test_genai.py runs
+    named = re.findall(r"\.([a-z_]+)", code[0].split("#")[-1])
+    checks = f"for name in {named!r}:\n    getattr(choice, name)\nprint(choice.variant, type(session).__name__)\n"
+    refused = "session = {}\nchoice = runtime.explain(session)\nprint(choice.fallback, choice.rejected[-1].reason)\n"
+    program = [code[0], checks, *code[1:], refused.format(callbacks.splitlines()[0].partition("  #")[0])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)]),
+        "EPCTX_CACHE_DIR": str(tmp_path / "store"),
+    }
+    command = [sys.executable, "-c", "\n".join(program)]
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert run.stdout.splitlines() == ["intel-cpu InferenceSession", "True callbacks-unsupported"]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_toml_on_every_page_loads(page: Path) -> None:
     base = tomllib.loads(blocks(README, "toml")[0])["tool"]["epctx"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from runtime_support import F32, run_python
-from support import save
+from support import REPOSITORY, save
 
 from hatch_epctx import runtime
 from hatch_epctx.config import load_project
@@ -191,6 +192,19 @@ class TestGenerating:
         done = run_python(PLAIN, str(moved), json.dumps({"OpenVINOExecutionProvider": plugin.get_library_path()}))
         assert done.returncode == 0, done.stderr
         assert len(json.loads(done.stdout.splitlines()[-1])) == 12
+
+    def test_the_code_of_the_documentation(self, package: Path, folder: Path, tmp_path: Path) -> None:
+        pytest.importorskip("onnxruntime_genai")
+        page = (REPOSITORY / "docs" / "runtime.md").read_text(encoding="utf-8")
+        (code,) = re.findall(r"^```python\n(import onnxruntime_genai\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        installed = tmp_path / "acme_vision"
+        installed.mkdir()
+        (installed / "_epctx").symlink_to(package)
+        (installed / "llm").symlink_to(folder)
+        checks = "\nprint(type(model).__name__, llm.choices['decoder'].variant)"
+        done = run_python(code + checks, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "Model intel"
 
 
 @pytest.mark.ep_openvino
