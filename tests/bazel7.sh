@@ -84,7 +84,8 @@ everything() {
   in_module /work/rules rules test //tests/...
   in_module /work/rules/e2e/smoke one build //... --disk_cache=/cache/disk
   in_module /work/rules/e2e/smoke one test //:vision_tests --disk_cache=/cache/disk
-  in_module /work/rules/e2e/smoke two build //:package //:wheel //:pair --disk_cache=/cache/disk
+  in_module /work/rules/e2e/smoke two build //:package //:wheel //:pair --disk_cache=/cache/disk 2>&1 | tee /cache/two.log
+  grep -q ' 9 disk cache hit' /cache/two.log # every action, and none compiled
 }
 
 # In one call and with its own process tree: servers must share a root, and end with it.
