@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -23,6 +23,8 @@ from worker_support import (
     result_of,
     run,
 )
+
+from hatch_epctx.process import run_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -373,3 +375,68 @@ def test_a_session_option_of_the_wrong_type_is_an_error(tmp_path: Path) -> None:
     result = refused(CPU, folder, task="load", model="model.onnx", session_options=options)
     assert result["reason"] == "load-failed"
     assert "session option session.intra_op_num_threads cannot be 'many'" in result["error"]
+
+
+EITHER = [pytest.param("openvino", marks=pytest.mark.ep_openvino), pytest.param("qnn", marks=pytest.mark.ep_qnn)]
+
+
+def odd_model(*, opset: int = 17, operator: str = "Relu") -> onnx.ModelProto:
+    shape = [1, 4]
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x"], ["y"])],
+        "odd",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+@pytest.mark.parametrize("key", EITHER)
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"opset": 99}, "Save it for an older operator set and IR version, or install a newer onnxruntime."),
+        ({"operator": "Frobnicate"}, "Correct the operator's name, its domain or the model's operator set"),
+    ],
+)
+def test_a_model_that_onnx_runtime_refuses_is_no_fault_of_the_ep(
+    key: str, settings: dict[str, Any], remedy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(odd_model(**settings).SerializeToString())
+    result = run_worker({"task": "compile", "optimization": "basic", **EPS[key]}, tmp_path, timeout=120, env={}).result
+    assert result is not None
+    assert result["reason"] == "invalid-model"
+    assert "cannot read the model: " in result["error"]
+    assert remedy in result["remedy"]
+
+
+@pytest.mark.parametrize("key", EITHER)
+def test_external_data_without_a_length_reaches_to_the_end_of_its_file(key: str, tmp_path: Path) -> None:
+    weights = numpy_helper.from_array(np.ones((4, 4), dtype=np.float32), "w")
+    (tmp_path / "w.bin").write_bytes(weights.raw_data)
+    weights.ClearField("raw_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="w.bin")
+    model = odd_model()
+    model.graph.node[0].CopyFrom(helper.make_node("MatMul", ["x", "w"], ["y"]))
+    model.graph.initializer.append(weights)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    result = run_worker({"task": "compile", "optimization": "basic", **EPS[key]}, tmp_path, timeout=120, env={}).result
+    assert result is not None
+    assert result["ok"], result
+
+
+@pytest.mark.ep_qnn
+def test_a_sequence_has_no_shape_to_give(tmp_path: Path) -> None:
+    model = odd_model()
+    model.graph.node[0].CopyFrom(helper.make_node("SequenceAt", ["s", "i"], ["y"]))
+    del model.graph.input[:]
+    model.graph.input.append(helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, [1, 4]))
+    model.graph.input.append(helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    result = run_worker(
+        {"task": "compile", "optimization": "basic", **EPS["qnn"]}, tmp_path, timeout=120, env={}
+    ).result
+    assert result is not None
+    assert result["error"].endswith("input 's' is no tensor but of type sequence")
+    assert result["remedy"] == "Leave the model out of this target."

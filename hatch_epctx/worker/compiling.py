@@ -43,6 +43,8 @@ WEIGHTS_THRESHOLD: Final = 1024
 """Bytes from which an initialiser of a left-over node goes to the weights file."""
 OLDEST_IR: Final = 8
 """IR version below which no compiled model is written: function bodies need it; ONNX Runtime 1.10 and later read it."""
+_UNREADABLE: Final = "Load model from "
+"""How ONNX Runtime begins when it cannot make anything of a model, before an EP sees it."""
 _UNREGISTERED: Final = "is not a registered function/op"
 """What ONNX Runtime says of an operator that nobody brings."""
 INLINE_LIMIT: Final = 1 << 30
@@ -100,7 +102,7 @@ def prepare(job: Job) -> Source:
             f"the model's weights have {size:,} bytes; what is embedded has to stay below {LIMIT:,}",
             remedy="Set embed = false for the target: the context binary then is a file of its own.",
         )
-    if normalise_locations(source.model) or shaped:
+    if normalise_locations(source.model, path.parent) or shaped:
         atomic_write(path, source.model.SerializeToString(deterministic=True), durable=False)
     # Neither ONNX Runtime nor the EPs mind a file that is there already: a stale one would pass for a result.
     for stale in Path().glob(f"{_output(job).removesuffix('.onnx')}*"):
@@ -163,12 +165,25 @@ def _compile_fault(job: Job, ep: Ep, source: Source, error: Exception) -> TaskEr
             remedy=f"Try optimization = {others} (now '{tried}'), give sizes to dynamic dims with free-dimensions, "
             "or leave the model out of this target: the CPU EP runs it as it is.",
         )
+    if text.startswith(_UNREADABLE) or _UNREADABLE in text.partition(": ")[2]:
+        return TaskError(
+            "invalid-model",
+            f"ONNX Runtime {ep.runtime.__version__} cannot read the model: {text}",
+            remedy=_unreadable_remedy(job, text),
+        )
     remedy = f"Try optimization = {others} (now '{tried}'), other provider-options, or leave the model out of it."
-    if _UNREGISTERED in text and not job.get("custom_ops"):
-        remedy = "Name the library that brings the operator in the model's 'custom-ops', or leave the model out of it."
     if job.get("embed"):
         remedy += " With embed = true, try embed = false first: what is embedded has to stay below 2 GiB."
     return TaskError("ep-error", f"{job['ep']} failed to compile the model: {text}", remedy=remedy)
+
+
+def _unreadable_remedy(job: Job, text: str) -> str:
+    """What to do about a model that ONNX Runtime itself refuses, whatever the EP."""
+    if _UNREGISTERED in text and not job.get("custom_ops"):
+        return "Name the library that brings the operator in the model's 'custom-ops'."
+    if "No Op registered for" in text or _UNREGISTERED in text:
+        return "Correct the operator's name, its domain or the model's operator set; onnx.checker.check_model helps."
+    return "Save it for an older operator set and IR version, or install a newer onnxruntime."
 
 
 def _operators(job: Job, ep: Ep, source: Source) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, TensorProto
 
 __all__ = ["ContentNames", "normalise_locations", "rename_references", "restore_metadata"]
 
@@ -117,10 +117,12 @@ def _rename_context(node: NodeProto, renamed: Callable[[str, Role], str]) -> Non
             attribute.s = renamed(attribute.s.decode("utf-8", "replace"), "context").encode()
 
 
-def normalise_locations(model: ModelProto) -> bool:
-    """Bring every location of external data into normal form; return whether one was not.
+def normalise_locations(model: ModelProto, folder: Path | None = None) -> bool:
+    """Bring every reference to external data into normal form; return whether one was not.
 
-    ONNX Runtime refuses ``..`` even where ``a/../b`` stays inside, and opens what is left as the disk has it.
+    ONNX Runtime refuses ``..`` even where ``a/../b`` stays inside, and opens what is left as the disk has it. ONNX lets
+    a length be left out where a tensor goes on to its file's end; QNN then reads nothing (2.7.0): with the `folder`
+    that holds the data, lengths are written down.
     """
     changed = False
     for tensor in graphs.model_tensors(model):
@@ -130,7 +132,22 @@ def normalise_locations(model: ModelProto) -> bool:
             if entry.key == "location" and entry.value != (normal := check_location(entry.value).as_posix()):
                 entry.value = normal
                 changed = True
+        changed |= folder is not None and _add_length(tensor, folder)
     return changed
+
+
+def _add_length(tensor: TensorProto, folder: Path) -> bool:
+    """Write down how long the data of a tensor is, up to its file's end; return whether that was missing."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if "length" in entries or "location" not in entries:
+        return False
+    path = folder / entries["location"]
+    if not path.is_file():
+        return False
+    offset = entries.get("offset", "")
+    size = path.stat().st_size - (int(offset) if offset.isdecimal() else 0)
+    tensor.external_data.add(key="length", value=str(max(size, 0)))
+    return True
 
 
 def restore_metadata(source: ModelProto, compiled: ModelProto) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hatch_epctx.errors import suggest
 from hatch_epctx.worker.dimensions import dimension_fault
@@ -124,6 +124,10 @@ def fill_dimensions(values: Iterable[ValueInfoProto], names: Mapping[str, int], 
     return changed
 
 
+_NO_TENSORS: Final = frozenset({"sequence", "map", "optional"})
+"""Types of inputs (`ValueInfo`) that have no shape at all."""
+
+
 def check_static(job: Job, scanned: ScannedModel, model: ModelProto, *, what: str = "") -> None:
     """Refuse inputs that stay dynamic after the overrides.
 
@@ -143,6 +147,9 @@ def check_static(job: Job, scanned: ScannedModel, model: ModelProto, *, what: st
     by_input: dict[str, list[int]] = {}
     for value in scanned["inputs"]:
         shape = value["shape"]
+        if value["type"] in _NO_TENSORS:
+            findings.append(f"input {value['name']!r} is no tensor but of type {value['type']}")
+            continue
         if shape is None:
             findings.append(f"input {value['name']!r} has no known rank")
             by_input[value["name"]] = []
@@ -159,6 +166,11 @@ def check_static(job: Job, scanned: ScannedModel, model: ModelProto, *, what: st
             by_name += [str(shape[axis]) for axis in open_dims]
         else:
             by_input[value["name"]] = [size or 1 for size in known.values()]
+    if findings and not by_name and not by_input:
+        remedy = "Leave the model out of this target."
+        raise TaskError(
+            "dynamic-shape", f"{what or job['ep']} needs static shapes; {'; '.join(findings)}", remedy=remedy
+        )
     if findings:
         raise TaskError(
             "dynamic-shape",
