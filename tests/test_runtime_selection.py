@@ -259,6 +259,8 @@ def _reject(folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
         "sdk-mismatch": lambda: qnn("it", compatibility="v2:6:9.51.0:5.51.0:0:60:0:0"),
         "soc-mismatch": lambda: qnn("it"),
         "not-simulated": lambda: qnn("it", group={"name": "g", "members": ["a.it", "b.it"], "shared": True}),
+        "missing-custom-ops": lambda: openvino("it", runtime={"custom_ops": [{"file": "ops.so", "digest": "0" * 64}]}),
+        "wrong-custom-ops": lambda: openvino("it", runtime={"custom_ops": [{"module": "os", "distribution": "numpy"}]}),
         "creation-failed": lambda: openvino("it", provider_options={"load_config": "no json"}),
         "silent-fallback": lambda: openvino("it"),
         "callbacks-unsupported": lambda: openvino("it"),
