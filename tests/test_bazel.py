@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.bazel, pytest.mark.ep_openvino, pytest.mark.ep_qnn]
+pytestmark = [pytest.mark.bazel, pytest.mark.ep_openvino, pytest.mark.ep_qnn, pytest.mark.timeout(1200)]
 
 CELLS = ("//:vision_detector_intel-cpu", "//:vision_encoder_snapdragon-60")
 """One compile of each EP, one of them with external data."""
