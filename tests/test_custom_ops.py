@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,7 @@ def variant(**need: str) -> Variant:
         ({"module": "onnxruntime_extensions", "distribution": "../evil"}, "wrong-custom-ops"),
         ({"module": "onnxruntime_extensions", "distribution": "no-such-thing", "version": "1"}, "missing-custom-ops"),
         ({"module": "numpy", "distribution": "numpy", "version": "1"}, "missing-custom-ops"),
+        ({"module": "pygments.__main__", "distribution": "pygments", "version": "1"}, "wrong-custom-ops"),
         ({"file": "/etc/passwd", "digest": "0" * 64}, "missing-custom-ops"),
         ({}, "missing-custom-ops"),
     ],
@@ -207,6 +209,13 @@ def test_a_manifest_has_no_code_loaded_that_nobody_installed_or_named(need: dict
     with pytest.raises(customops.Missing) as error:
         customops.libraries(variant(**need), [])
     assert error.value.reason == reason
+
+
+def test_a_module_that_ends_the_program_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime_extensions, "get_library_path", lambda: sys.exit(3))
+    need = {"module": "onnxruntime_extensions", "distribution": "onnxruntime-extensions", "version": "1"}
+    with pytest.raises(customops.Missing, match="gives no library"):
+        customops.libraries(variant(**need), [])
 
 
 def test_another_version_of_the_distribution_is_noted() -> None:

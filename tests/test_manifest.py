@@ -291,6 +291,46 @@ def test_options_that_name_places_outside_the_package_are_refused(value: str) ->
     assert caught.value.reason == "escape"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("op_packages", "MyAdd:/tmp/evil.so:Provider:CPU"),
+        ("op_packages", "MyAdd:evil.so:Provider"),
+        ("trt_extra_plugin_lib_paths", "a.so;/tmp/evil.so"),
+        ("backend_path", "folder/evil.so"),
+        ("backend_path", "C:evil.dll"),
+    ],
+)
+@pytest.mark.parametrize("field", ["provider_options", "session_options"])
+def test_options_that_have_code_loaded_are_refused(name: str, value: str, field: str) -> None:
+    tree = document()
+    key = name if field == "provider_options" else f"ep.qnnexecutionprovider.{name}"
+    put({key: value}, *LAPTOP, "executor_info", "ort", field)(tree)
+    with pytest.raises(VerificationError, match="librar") as caught:
+        read(tree)
+    assert key in caught.value.where
+    assert caught.value.reason == "escape"
+
+
+def test_options_of_the_compile_cannot_have_code_loaded_at_first_use() -> None:
+    def with_options(**options: object) -> dict[str, Any]:
+        tree = document()
+        put(options, *LAPTOP, "executor_info", "epctx", "options")(tree)
+        return tree
+
+    for name, value in (("op_packages", "MyAdd:evil.so:Provider"), ("soc_list", "/etc/passwd")):
+        with pytest.raises(VerificationError) as caught:
+            read(with_options(provider_options={name: value}))
+        assert caught.value.where.endswith(f"epctx.options.provider_options.{name}")
+    with pytest.raises(VerificationError, match="it writes files"):
+        read(with_options(session_options={"session.optimized_model_filepath": "x"}))
+    with pytest.raises(VerificationError, match="expected"):
+        read(with_options(provider_options={"soc_model": 60}))
+    with pytest.raises(VerificationError, match="expected"):
+        read(with_options(free_dimensions=[1]))
+    read(with_options(provider_options={"op_packages": "file", "soc_model": "60"}))
+
+
 def test_options_that_only_look_like_paths_pass() -> None:
     options = {"a": "1:2", "b": "libQnnHtp.so", "c": "x..y", "d": "a/b", "e": "", "f": '{"x": [1, "y..z", null]}'}
     assert read_manifest(write_manifest(manifest(variant(provider_options=options)))) == manifest(

@@ -37,6 +37,20 @@ _WRITING_OPTIONS: Final = (
     "session.optimized_model_filepath",
 )
 """Session options that ORT refuses in a package: they write files."""
+_LOADING_OPTIONS: Final = frozenset(
+    {
+        "external_ep_library",
+        "op_packages",
+        "trt_engine_decryption_lib_path",
+        "trt_extra_plugin_lib_paths",
+    }
+)
+"""Options by which EPs load libraries, some as lists with paths in the middle: no build writes them, and no package
+may have code loaded."""
+_LIBRARY_OPTIONS: Final = frozenset({"backend_path"})
+"""Options that choose one of the EP's own libraries, by its file name alone."""
+_PATHS: Final = ("file", "folder")
+"""Words for the value of an option that named one on the building machine."""
 _OUTSIDE = re.compile(r"[\\/]|[A-Za-z]:[\\/]|(?:.*[\\/])?\.\.(?:[\\/]|\Z)", re.DOTALL)
 """Start of a text that is an absolute path, or one that climbs with '..'."""
 
@@ -117,7 +131,9 @@ def _session_options(place: Place) -> Mapping[str, str]:
     for key, value in options.items():
         if key in _WRITING_OPTIONS:
             place.inside(key, value).fail("ORT refuses this option in a package: it writes files", reason="escape")
+        # ORT hands EPs their options as session options, too: "ep.qnnexecutionprovider.op_packages".
         _check_inside(place.inside(key, value), value)
+        _check_loading(place.inside(key, value), key.rpartition(".")[2], value)
     return options
 
 
@@ -130,7 +146,31 @@ def _provider_options(place: Place) -> Mapping[str, str]:
         if value.lstrip().startswith(("{", "[")):
             for text in Place.parse(value.encode(), option.file, option.path).texts():
                 _check_inside(option, text)
+        _check_loading(option, key, value)
     return options
+
+
+def _compile_options(fields: Mapping[str, Place]) -> None:
+    """Check the options of the compile, which compiling at first use repeats; a path stands as what was behind it."""
+    for name in ("free_dimensions", "free_dimension_denotations", "input_shapes"):
+        if name in fields:
+            fields[name].members()
+    if "prepare" in fields:
+        fields["prepare"].items()
+    if "session_options" in fields:
+        _session_options(fields["session_options"])
+    if "provider_options" in fields:
+        own = fields["provider_options"]
+        _provider_options(Place({k: v for k, v in own.strings().items() if v not in _PATHS}, own.file, own.path))
+
+
+def _check_loading(place: Place, name: str, value: str) -> None:
+    """Refuse an option by which a package would have a library of its choice loaded."""
+    name = name.lower()
+    if name in _LOADING_OPTIONS:
+        place.fail("a package may not name libraries to load; the application passes them", reason="escape")
+    if name in _LIBRARY_OPTIONS and re.search(r"[\\/:]", value):
+        place.fail(f"{value!r} is a path", expected="the file name of one of the EP's own libraries", reason="escape")
 
 
 def _check_inside(place: Place, value: str) -> None:
@@ -153,6 +193,8 @@ def _facts(place: Place) -> Facts:
     artifacts = tuple(_artifact(item) for item in fields["artifacts"].items())
     if len({artifact.path for artifact in artifacts}) != len(artifacts):
         fields["artifacts"].fail("one file stands twice")
+    if "options" in fields:
+        _compile_options(fields["options"].members())
     free = ("options", "toolchain", "coverage", "check", "runtime", "signature", "group")
     return Facts(
         kind=fields["kind"].one_of(KINDS),

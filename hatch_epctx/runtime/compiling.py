@@ -8,6 +8,7 @@ left of this floor is choosing; the compile itself is `hatch_epctx.firstuse`, im
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -177,7 +178,8 @@ def _refuse_files(facts: Facts) -> None:
     if files:
         found = f"the compile read what only the building machine has: {', '.join(files)}"
         raise LookupFailure(found, reason="not-available")
-    if any("file" in need for need in facts.runtime.get("custom_ops", ())):
+    needs = facts.runtime.get("custom_ops", ())
+    if isinstance(needs, list | tuple) and any(isinstance(need, Mapping) and "file" in need for need in needs):
         found = "the compile read a library of custom operators that only the building machine has"
         raise LookupFailure(found, reason="not-available")
     if any(str(step).startswith("quantize") for step in facts.options.get("prepare", ())):

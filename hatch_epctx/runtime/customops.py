@@ -85,7 +85,8 @@ def check_packages(variant: Variant, options: Mapping[str, str]) -> None:
 def _installed(need: Mapping[str, Any]) -> tuple[Path, str]:
     """The library of an installed distribution's module, and what is to be said of its version."""
     module, name, version = (str(need.get(key, "")) for key in ("module", "distribution", "version"))
-    if not _MODULE.match(module) or not _DISTRIBUTION.match(name):
+    # A module such as x.__main__ is a program, which its import runs.
+    if not _MODULE.match(module) or "__main__" in module.split(".") or not _DISTRIBUTION.match(name):
         raise Missing("wrong-custom-ops", f"the manifest names no module of a distribution: {module!r} of {name!r}")
     try:
         distribution = metadata.distribution(name)
@@ -96,7 +97,7 @@ def _installed(need: Mapping[str, Any]) -> tuple[Path, str]:
         raise Missing("wrong-custom-ops", f"needs the module {module} of {name}, and {name} does not bring it")
     try:
         path = Path(str(importlib.import_module(module).get_library_path()))
-    except Exception as error:  # whatever a foreign module may raise
+    except (Exception, SystemExit) as error:  # whatever a foreign module may raise
         raise Missing("missing-custom-ops", f"{module} gives no library of custom operators: {error}") from error
     note = f"{name} {version} recorded, {distribution.version} found" if distribution.version != version else ""
     return path, note
