@@ -339,3 +339,67 @@ def test_a_toolchain_without_the_driver_says_so(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "hatch_epctx is in no site-packages tree of the toolchain" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+# ---- wheels without compiles: what the rule's attributes may hold
+
+ATTRIBUTES: dict[str, Any] = {
+    **dict.fromkeys(("author", "author_email", "description_content_type", "homepage", "license"), ""),
+    **dict.fromkeys(("python_requires", "summary"), ""),
+    **dict.fromkeys(("classifiers", "license_files", "requires"), ()),
+    "compression": "stored",
+    "distinfo": {},
+    "distribution": "acme",
+    "extra_requires": {},
+    "package": "acme",
+    "project_urls": {},
+    "version": "1.0",
+}
+WHEEL = "acme-1.0-py3-none-any.whl"
+
+
+def plain_wheel(
+    folder: Path, attributes: dict[str, Any], *more: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Start the driver with all arguments in a file, as the rule does where there are many."""
+    (folder / "wheel.json").write_text(json.dumps({**ATTRIBUTES, **attributes}))
+    (folder / "file.py").write_text("")
+    lines = ["wheel", "--config", "wheel.json", *more, "--out", WHEEL]
+    (folder / "arguments").write_text("".join(f"{line}\n" for line in lines))
+    return driver("@arguments", cwd=folder, check=check)
+
+
+def test_a_file_may_be_called_like_a_file_of_arguments(tmp_path: Path) -> None:
+    (tmp_path / "types").mkdir()
+    (tmp_path / "types" / "x.js").write_text("--out\nelsewhere\n")
+    plain_wheel(tmp_path, {}, "--file", "@types/x.js", "file.py")
+    assert "@types/x.js" in zipfile.ZipFile(tmp_path / WHEEL).namelist()
+    assert not (tmp_path / "elsewhere").exists()
+    missing = driver("wheel", "@none", cwd=tmp_path, check=False)
+    assert missing.returncode == 2
+    assert "the arguments cannot be read" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("attributes", "place"),
+    [
+        ({"project_urls": {"Home\nRequires-Dist: evil": "https://example.com"}}, "project_urls"),
+        ({"license_files": ["LICENSE\nRequires-Dist: evil"]}, "license_files"),
+        ({"extra_requires": {"x\nRequires-Dist: evil": []}}, "extra_requires"),
+        ({"extra_requires": {"x": ["numpy >"]}}, "extra_requires"),
+        ({"requires": ["not a requirement"]}, "requires"),
+        ({"summary": "one\u2028two"}, "summary"),
+    ],
+)
+def test_attributes_that_would_spoil_the_metadata(attributes: dict[str, Any], place: str, tmp_path: Path) -> None:
+    done = plain_wheel(tmp_path, attributes, check=False)
+    assert done.returncode == 2
+    assert f"error: {place}: " in done.stderr
+    assert not (tmp_path / WHEEL).exists()
+
+
+def test_a_description_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "readme.md").write_bytes(b"caf\xe9")
+    done = plain_wheel(tmp_path, {}, "--description", "readme.md", check=False)
+    assert done.returncode == 2
+    assert "description_file: is no UTF-8 text" in done.stderr

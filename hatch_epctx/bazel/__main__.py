@@ -1,6 +1,6 @@
 """`python -m hatch_epctx.bazel`: what the actions and tests of the rule set run, and `machine` for people.
 
-Exit codes are those of `epctx`. Arguments may stand in a file, one a line: ``@FILE``.
+Exit codes are those of `epctx`. All arguments, or all behind the command, may stand in a file, one a line: ``@FILE``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hatch_epctx.bazel.settings import ActionInputs, in_rules_words
 from hatch_epctx.bazel.wheels import wheel_action
 from hatch_epctx.config import CheckPlan
 from hatch_epctx.console import missing_extra, printable
-from hatch_epctx.errors import EpctxError
+from hatch_epctx.errors import ConfigError, EpctxError
 from hatch_epctx.store import Store
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(_expanded(sys.argv[1:] if arguments is None else arguments))
         options.run(options)
     except EpctxError as error:
         return _failed(error)
@@ -46,6 +46,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _failed(missing)
     return 0
+
+
+def _expanded(arguments: Sequence[str]) -> list[str]:
+    """The arguments, those of a file in its place. No other one is looked into: files may be called @types/x.js.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    *before, last = arguments or [""]
+    if len(before) > 1 or not last.startswith("@"):
+        return list(arguments)
+    try:
+        return [*before, *Path(last[1:]).read_text(encoding="utf-8").split("\n")[:-1]]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the arguments cannot be read: {error}", where=last[1:], reason="unreadable") from error
 
 
 def _failed(error: EpctxError) -> int:
@@ -58,9 +73,7 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hatch_epctx.bazel", fromfile_prefix_chars="@", description=__doc__, allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(prog="hatch_epctx.bazel", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     compiles = commands.add_parser("compile", help="compile what a configuration declares", allow_abbrev=False)
     compiles.set_defaults(run=_compile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename
 
 from hatch_epctx.bazel.compiling import scratch_beside
@@ -59,7 +60,7 @@ def wheel_action(
     folder = f"{'-'.join(out.name.split('-')[:2])}.dist-info"
     for name, text in config["distinfo"].items():
         content[f"{folder}/{name}"] = text.encode()
-    metadata = _metadata(config, _read("description_file", description).decode() if description else "")
+    metadata = _metadata(config, _text("description_file", description) if description else "")
     with scratch_beside(out) as scratch:
         wheel = scratch / out.name
         try:
@@ -108,30 +109,52 @@ def _read(name: str, path: Path) -> bytes:
         raise ConfigError(f"cannot be read: {error}", where=name, reason="unreadable") from error
 
 
+def _text(name: str, path: Path) -> str:
+    try:
+        return _read(name, path).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is no UTF-8 text: {error}", where=name, reason="bad-value") from error
+
+
 def _metadata(config: Mapping[str, Any], description: str) -> str:
     """METADATA, its fields in the order of the core metadata specification."""
-    lines = ["Metadata-Version: 2.4", f"Name: {config['distribution']}", f"Version: {config['version']}"]
-    lines += [f"{field}: {_line(key, config[key])}" for field, key in _ONE if config[key]]
-    lines += [f"Project-URL: {name}, {url}" for name, url in sorted(config["project_urls"].items())]
+    lines = ["Metadata-Version: 2.4", *_lines(config, ("Name", "distribution"), ("Version", "version"))]
+    lines += _lines(config, *_ONE)
+    urls = sorted(config["project_urls"].items())
+    lines += [f"Project-URL: {_line('project_urls', f'{name}, {url}')}" for name, url in urls]
     lines += [f"Classifier: {_line('classifiers', text)}" for text in config["classifiers"]]
-    lines += [f"License-File: {PurePosixPath(name)}" for name in config["license_files"]]
-    lines += [f"Requires-Dist: {_line('requires', text)}" for text in config["requires"]]
+    lines += [f"License-File: {PurePosixPath(_line('license_files', name))}" for name in config["license_files"]]
+    lines += [f"Requires-Dist: {_requirement('requires', text)}" for text in config["requires"]]
     for extra, requirements in sorted(config["extra_requires"].items()):
-        lines.append(f"Provides-Extra: {extra}")
+        lines.append(f"Provides-Extra: {_line('extra_requires', extra)}")
         lines += [f"Requires-Dist: {_with_extra(text, extra)}" for text in requirements]
     if description:
-        lines.append(f"Description-Content-Type: {config['description_content_type'] or 'text/plain'}")
+        kind = _line("description_content_type", config["description_content_type"])
+        lines.append(f"Description-Content-Type: {kind or 'text/plain'}")
         return "\n".join([*lines, "", description])
     return "\n".join(lines) + "\n"
 
 
 def _with_extra(text: str, extra: str) -> str:
-    requirement, _, marker = _line("extra_requires", text).partition(";")
+    requirement, _, marker = _requirement("extra_requires", text).partition(";")
     condition = f"({marker.strip()}) and extra == '{extra}'" if marker.strip() else f"extra == '{extra}'"
     return f"{requirement.strip()}; {condition}"
 
 
+def _requirement(key: str, text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        found = f"{text!r} is no requirement: {' '.join(str(error).split())}"
+        raise ConfigError(found, where=key, expected="such as numpy>=2", reason="bad-value") from error
+    return _line(key, text)
+
+
+def _lines(config: Mapping[str, Any], *fields: tuple[str, str]) -> list[str]:
+    return [f"{field}: {_line(key, config[key])}" for field, key in fields if config[key]]
+
+
 def _line(key: str, text: str) -> str:
-    if "\n" in text or "\r" in text:
+    if text.splitlines() not in ([], [text]):
         raise ConfigError("holds a line break", where=key, expected="one line", reason="bad-value")
     return text
