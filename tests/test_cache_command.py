@@ -141,7 +141,7 @@ def test_verify_reads_every_byte_and_removes_on_demand(epctx: Command, store: St
 
 def test_verify_looks_at_one_identity(epctx: Command, store: Store) -> None:
     fill(store, "a", "b")
-    assert epctx("cache", "verify", identity_of("a")[:8]).out.startswith("1 generations, ")
+    assert epctx("cache", "verify", identity_of("a")[:8]).out.startswith("1 generation, ")
     for unknown in (identity_of("a")[:7], "0" * 64, "../../x"):
         run = epctx("cache", "verify", unknown, check=False)
         assert run.code == 2
@@ -203,7 +203,7 @@ def test_only_variants_that_are_and_were_built_can_be_pinned(epctx: Command, fac
 def test_clear_keeps_pins_unless_told(epctx: Command, store: Store) -> None:
     fill(store, "a", "b", "c")
     epctx("cache", "pin", identity_of("a"))
-    assert epctx("cache", "clear", identity_of("b")).out.startswith("1 generations removed")
+    assert epctx("cache", "clear", identity_of("b")).out.startswith("1 generation removed")
     assert sorted(epctx.listed()) == sorted([identity_of("a"), identity_of("c")])
     epctx("cache", "clear")
     assert epctx.listed() == [identity_of("a")]

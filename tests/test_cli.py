@@ -76,7 +76,7 @@ def wheel_of(tree: Tree, out: Path) -> Path:
 def test_plan_says_what_a_build_would_do(project: Tree) -> None:
     first = epctx("plan", cwd=project.root)
     assert re.search(r"^detector\.stub +stub +cpu +[0-9a-f]{12} +miss .*not in the store$", first.out, re.MULTILINE)
-    assert first.out.endswith("1 variants: 0 hits, 1 to compile\n")
+    assert first.out.endswith("1 variant: 0 hits, 1 to compile\n")
     built = epctx("build", cwd=project.root)
     assert re.search(r"^detector\.stub +[0-9a-f]{12} +compiled +\d+\.\d s +\d", built.out, re.MULTILINE)
     assert "epctx: detector.stub: compiling" in built.err

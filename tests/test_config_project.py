@@ -115,7 +115,7 @@ def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_project(tmp_path)
     path = tmp_path / "pyproject.toml"
-    assert str(caught.value) == f"{path}: the file does not exist. Run in the project's folder, or name it."
+    assert str(caught.value) == f"{path}: the file does not exist. Run in the project's folder, or name that with -C."
 
 
 def test_no_toml(tmp_path: Path) -> None:

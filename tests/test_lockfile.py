@@ -110,6 +110,7 @@ def test_a_change_shows_as_the_fields_that_changed() -> None:
         ('"model_ctx.onnx"', '"../model_ctx.onnx"', "a.t: "),
         ('role = "model", ', "", "expected role, sha256 and size"),
         ("epctx-lock/1", "epctx-lock/2", "format 'epctx-lock/2'; expected 'epctx-lock/1'"),
+        ('format = "epctx-lock/1"', "", "the file names no format; expected 'epctx-lock/1'"),
         ("[variants]", "[variants", "is not valid TOML"),
         ("a.t.identity", "<<<<<<< ours\na.t.identity", "holds an unresolved merge conflict"),
         ("a.t.identity = ", 'a.t.identity = "x"\na.t.identity = ', "is not valid TOML"),

@@ -230,7 +230,7 @@ def test_epctx_build_refreshes_an_editable_install(mode: str, tmp_path: Path) ->
     first = folder()
     save(small_model(seed=5, weights="detector.data"), root / "models" / "detector.onnx")
     assert folder() == first
-    assert "the editable install of acme_vision has these 1 variants now" in epctx("build", "-C", root).out
+    assert "the editable install of acme_vision has this 1 variant now" in epctx("build", "-C", root).out
     assert folder() != first
 
 

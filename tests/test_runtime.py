@@ -456,6 +456,8 @@ def test_a_wish_that_nothing_meets_lists_what_there_is(full: runtime.Package) ->
         full.lookup("detector", ep="tensorrt-rtx", fallback="error")
     assert "NvTensorRTRTXExecutionProvider was asked for" in caught.value.detail
     assert caught.value.reason == "not-asked"
+    with pytest.raises(LookupFailure, match=r"opnvino was asked for\. Did you mean 'openvino'\?"):
+        full.lookup("detector", ep="opnvino", fallback="error")
     with pytest.raises(LookupFailure, match="no variant can be used"):
         full.lookup("detector", device="gpu", fallback="error")
 

@@ -122,7 +122,7 @@ def compile_one(parser: ArgumentParser) -> None:
     """Arguments of `epctx compile`."""
     parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX file")
     parser.add_argument("--ep", required=True, metavar="EP", help="execution provider, short or full name")
-    parser.add_argument("--device", metavar="D", help="cpu, gpu or npu (default: the EP's first)")
+    parser.add_argument("--device", metavar="D", help="one of cpu, gpu and npu (default: the EP's first)")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     pairs = (
         ("--option", "a provider option; JSON for options that take it"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import complain, emit_json, say, size, table
+from hatch_epctx.cli.output import complain, counted, emit_json, say, size, table
 from hatch_epctx.cli.projects import described, open_pipeline
 from hatch_epctx.cli.wheels import write_wheels
 from hatch_epctx.errors import ConfigError
@@ -52,7 +52,8 @@ def build(options: Namespace) -> int:
         plan = refresh(built, environ=os.environ)
         if plan is not None and not options.json:
             variants = sum(len(component.variants) for component in plan.manifest.components)
-            say(f"the editable install of {built.project.settings.package} has these {variants} variants now")
+            these = f"{'this' if variants == 1 else 'these'} {counted(variants, 'variant')}"
+            say(f"the editable install of {built.project.settings.package} has {these} now")
     return 0
 
 

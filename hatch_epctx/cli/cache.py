@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx import collect as collecting
-from hatch_epctx.cli.output import complain, emit_json, progress, say, size, table
+from hatch_epctx.cli.output import complain, counted, emit_json, progress, say, size, table
 from hatch_epctx.collect import Limits
 from hatch_epctx.config import load_project, load_settings, read_environment
 from hatch_epctx.errors import ConfigError, VerificationError
@@ -102,7 +102,7 @@ def list_items(options: Namespace) -> int:
             shown = (identity if options.verbose else identity[:12]) or "-"
             rows.append((shown, *target, size(item.size), _ago(now - item.used), ", ".join(item.pins) or "-"))
     table(("IDENTITY", "EP", "DEVICE", "SIZE", "USED", "PINNED BY"), rows)
-    say(f"{len(items)} generations, {size(inventory.size)}")
+    say(f"{counted(len(items), 'generation')}, {size(inventory.size)}")
     return 0
 
 
@@ -161,7 +161,7 @@ def verify(options: Namespace) -> int:
         for found in bad:
             say(f"{found.identity if options.verbose else found.identity[:12]}  {found.miss}")
         total = sum(found.size for found in checked if found.miss is None)
-        say(f"{len(checked)} generations, {size(total)} verified, {len(bad)} damaged")
+        say(f"{counted(len(checked), 'generation')}, {size(total)} verified, {len(bad)} damaged")
     if not bad:
         return 0
     raise VerificationError(
@@ -217,7 +217,7 @@ def _report(options: Namespace, done: Collected, word: str, limits: Limits | Non
     for item, why in done.removed:
         if options.verbose:
             say(f"{item.identities[0][:12] if item.identities else item.generation[:12]}  {size(item.size)}  {why}")
-    say(f"{len(done.removed)} generations {word}, {size(done.freed)}; {size(done.size)} left")
+    say(f"{counted(len(done.removed), 'generation')} {word}, {size(done.freed)}; {size(done.size)} left")
     if done.staging:
         say(f"{done.staging} leavings of dead processes removed")
     if done.busy:

@@ -100,7 +100,7 @@ def _model(options: Namespace) -> dict[str, Any]:
     for name, text in _pairs(options.free_dimension, "--free-dimension").items():
         if not (text.isascii() and text.isdecimal()):
             where = f"--free-dimension {name}"
-            raise ConfigError(f"found {text!r}", where=where, expected="a number of elements", reason="bad-argument")
+            raise ConfigError(f"found {text!r}", where=where, expected="a number, such as 1", reason="bad-argument")
         dimensions[name] = int(text)
     return {"free-dimensions": dimensions}
 

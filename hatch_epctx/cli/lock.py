@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hatch_epctx.cli.output import emit_json, say
+from hatch_epctx.cli.output import counted, emit_json, say
 from hatch_epctx.cli.projects import open_pipeline
 from hatch_epctx.errors import ConfigError, StoreError, VerificationError
 from hatch_epctx.files import atomic_write
@@ -80,7 +80,7 @@ def _print(path: Path, old: Lock, new: Relocked, *, changed: bool) -> None:
         say(f"{name}: not locked here: {reason.partition(chr(10))[0]}")
     for name in new.dropped:
         say(f"{name}: dropped, no longer declared")
-    say(f"{'wrote' if changed else 'nothing to change in'} {path}: {len(new.lock.variants)} variants locked")
+    say(f"{'wrote' if changed else 'nothing to change in'} {path}: {counted(len(new.lock.variants), 'variant')} locked")
     if new.lock.unlocked:
         say(f"not locked yet: {', '.join(sorted(new.lock.unlocked))} (run 'epctx lock' where their EPs are)")
 

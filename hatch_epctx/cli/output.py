@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.config import LogLevel
 
-__all__ = ["complain", "cut", "duration", "emit_json", "prepare_streams", "progress", "say", "size", "table"]
+__all__ = ["complain", "counted", "cut", "duration", "emit_json", "prepare_streams", "progress", "say", "size", "table"]
 
 
 def prepare_streams() -> None:
@@ -65,6 +65,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, optional: Colle
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
         say("  ".join([*cells, line[-1]]).rstrip())
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 hit, 2 hits."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cell(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import duration, emit_json, say, table
+from hatch_epctx.cli.output import counted, duration, emit_json, say, table
 from hatch_epctx.cli.projects import cost, described, open_pipeline, why
 from hatch_epctx.findings import coverage_in_words
 
@@ -34,7 +34,7 @@ def plan(options: Namespace) -> int:
     head = ("VARIANT", "EP", "DEVICE", "IDENTITY", "STATUS", "COST", "COVERAGE", "WHY")
     table(head, rows, optional=("COST", "COVERAGE"))
     counts = {status: sum(entry.status == status for entry in entries) for status in ("hit", "miss", "skipped")}
-    text = f"{len(entries)} variants: {counts['hit']} hits, {counts['miss']} to compile"
+    text = f"{counted(len(entries), 'variant')}: {counted(counts['hit'], 'hit')}, {counts['miss']} to compile"
     if always := sum(bool(entry.uncertain) for entry in entries):
         text += f" ({always} in every build)"
     say(text + (f", {counts['skipped']} skipped" if counts["skipped"] else ""))

@@ -128,7 +128,7 @@ class Model(Table):
     min_coverage: Annotated[
         float | None, Field(ge=0, le=1), Presentation(why="judges a result, does not change it")
     ] = None
-    """Share of source nodes, 0 to 1, that must end up in EPContext nodes."""
+    """Share of the optimised graph's nodes, 0 to 1, that the EP must take."""
 
     check: Check | None = None
     """Compare the compiled model with the CPU EP after compiling."""

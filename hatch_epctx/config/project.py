@@ -246,7 +246,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         with open(path, "rb") as stream:
             return tomllib.load(stream)
     except FileNotFoundError as error:
-        remedy = "Run in the project's folder, or name it."
+        remedy = "Run in the project's folder, or name that with -C."
         raise ConfigError("the file does not exist", where=str(path), remedy=remedy, reason="no-project") from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", where=str(path), reason="no-project") from error

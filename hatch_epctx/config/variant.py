@@ -98,7 +98,7 @@ class Variant:
     calibration: Path | None = None
     """The .npz file of inputs that quantising reads."""
     min_coverage: float | None = None
-    """Share of source nodes that must end up in EPContext nodes."""
+    """Share of the optimised graph's nodes that the EP must take."""
     check: CheckPlan | None = None
     """The comparison with the CPU EP that a generation must have passed."""
     embed: bool = False

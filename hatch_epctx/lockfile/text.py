@@ -184,10 +184,10 @@ def parse_lock(data: bytes, *, where: str = LOCK_NAME, lenient: bool = False) ->
         raise VerificationError(found, where=where, remedy=_AGAIN, reason="malformed-lock") from error
     if table.get("format") != FORMAT:
         raise VerificationError(
-            f"format {table.get('format')!r}",
+            f"format {table['format']!r}" if "format" in table else "the file names no format",
             where=where,
             expected=repr(FORMAT),
-            remedy="Another version of hatch-epctx wrote it: install that one, or delete the file and lock again.",
+            remedy="Where another version of hatch-epctx wrote it, use that one; else delete it and run 'epctx lock'.",
             reason="unknown-format",
         )
     variants, damaged = _variants(table.get("variants", {}))

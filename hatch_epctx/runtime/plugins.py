@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from hatch_epctx.errors import LookupFailure
+from hatch_epctx.errors import LookupFailure, suggest
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -111,6 +111,13 @@ def full_name(ep: str) -> str:
     """Registered name of an EP given by that name or by its short one, in any case; unknown ones as they are."""
     wanted = ep.casefold()
     return next((plugin.ep for plugin in PLUGINS if wanted in (plugin.key, plugin.ep.casefold())), ep)
+
+
+def likely(ep: str) -> str:
+    """For a message about an EP that is in no table: ". Did you mean ...?", or nothing."""
+    names = [name for plugin in PLUGINS for name in (plugin.key, plugin.ep)]
+    hint = "" if ep in names else suggest(ep, names)
+    return f". {hint}" if hint else ""
 
 
 def known(ep: str) -> Plugin:

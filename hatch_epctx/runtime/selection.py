@@ -181,7 +181,7 @@ def _check_wish(variant: Variant, wish: Wish) -> None:
     if wish.variant is not None and variant.name != wish.variant:
         raise _Rejected("not-asked", f"the variant {wish.variant} was asked for")
     if wish.ep is not None and variant.ep != wish.ep:
-        raise _Rejected("not-asked", f"is for {variant.ep}; {wish.ep} was asked for")
+        raise _Rejected("not-asked", f"is for {variant.ep}; {wish.ep} was asked for{plugins.likely(wish.ep)}")
     target = _target_device(variant)
     if wish.device is not None and target is not None and target != wish.device:
         raise _Rejected("not-asked", f"is for the device {target}; {wish.device} was asked for")

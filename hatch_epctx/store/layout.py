@@ -134,7 +134,7 @@ def store_error(error: OSError, path: Path, action: str) -> StoreError:
     elif error.errno in READ_ONLY:
         reason, remedy = "not-writable", f"Give yourself write access, or {_ELSEWHERE}."
     elif error.errno == errno.ENOENT:
-        reason, remedy = "vanished", "Somebody removed files of the store meanwhile: run the same again."
+        reason, remedy = "vanished", f"If somebody removed files of the store, run the same again; else {_ELSEWHERE}."
     else:
         reason, remedy = "input-output", f"Check the disk and its file system, or {_ELSEWHERE}."
     what = error.strerror or str(error) or type(error).__name__

@@ -68,8 +68,9 @@ class _Claim:
 def _place(layout: Layout, staging: Staging, out: Path, claim: _Claim) -> tuple[Path, str]:
     """Bring the artifacts to where they stay; return (folder, warning)."""
     if staging.temporary:
+        problem = f"the store at {layout.root} cannot be written. To keep it, set EPCTX_CACHE_DIR to another folder."
         claim.undo.push(staging.hand_over())
-        return out, f"{_ONCE}: the store at {layout.root} cannot be written."
+        return out, f"{_ONCE}: {problem}"
     final = layout.generations / claim.name
     try:
         # The note tells a sweep whose marker decides. It has to be there before the generation is.
