@@ -21,8 +21,11 @@ import pytest
 from frontend_support import front_end
 from support import OPENVINO_TARGET, Factory, here
 
+from hatch_epctx.digest import digest_bytes
+from hatch_epctx.pipeline import recall_summary
 from hatch_epctx.report import print_report, render_page
 from hatch_epctx.report.views import view
+from hatch_epctx.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -310,6 +313,25 @@ def test_the_last_build_is_remembered_whatever_became_of_it(factory: Factory, tm
     place = re.search(r"wrote (.+\.html)", here("report", cwd=tree.root).out)
     assert place is not None
     assert Path(place[1]).is_relative_to(os.environ["EPCTX_CACHE_DIR"])
+
+
+def test_a_summary_that_lacks_something_counts_as_none(tmp_path: Path) -> None:
+    """Another version wrote it, or it was damaged: no build stumbles over what only a page is made of."""
+    store, key = Store(tmp_path), digest_bytes(b"acme-vision/acme_vision")
+    whole = json.loads(json.dumps(EVERYTHING))
+
+    def recalled(changed: Any) -> Any:
+        store.remember("report", key, changed)
+        return recall_summary(store, "acme-vision", "acme_vision")
+
+    assert recalled(whole) == whole
+    for name in whole.keys() - {"before"}:
+        assert recalled({field: value for field, value in whole.items() if field != name}) is None, name
+    for name in whole["variants"][0]:
+        short = {field: value for field, value in whole["variants"][0].items() if field != name}
+        assert recalled({**whole, "variants": [short]}) is None, name
+    for before in ([], {}, {**whole["before"], "variants": []}, {**whole["before"], "variants": {"a.b": 1}}):
+        assert recalled({**whole, "before": before}) is None
 
 
 def test_a_part_of_a_project_has_a_report_of_that_part(factory: Factory) -> None:

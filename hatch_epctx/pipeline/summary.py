@@ -31,6 +31,47 @@ _TAIL: Final = 20_000
 """Characters of an error's detail that are kept."""
 _KEPT: Final = ("identity", "status", "size", "coverage", "seconds", "startup")
 """What is kept of a variant of the build before."""
+_TYPES: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("project", "made_with", "counts"), dict),
+    **dict.fromkeys(("models", "targets", "variants"), list),
+    **dict.fromkeys(("jobs", "size"), int),
+    **dict.fromkeys(("locked", "offline"), bool),
+    "made": str,
+    "seconds": float,
+}
+"""What a summary holds at least."""
+_OF_VARIANT: Final = frozenset(
+    [
+        "artifacts",
+        "changed",
+        "check",
+        "compatibility",
+        "coverage",
+        "device",
+        "ep",
+        "error",
+        "first",
+        "group",
+        "identity",
+        "load_check",
+        "metadata_lost",
+        "model",
+        "name",
+        "reason",
+        "seconds",
+        "size",
+        "source",
+        "started",
+        "startup",
+        "status",
+        "target",
+        "times",
+        "title",
+        "uncertain",
+        "worker",
+    ]
+)
+"""What it holds at least of a variant."""
 
 
 def summary(built: Build, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -61,9 +102,29 @@ def summary(built: Build, before: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def recall_summary(store: Store, name: str, package: str) -> dict[str, Any] | None:
-    """The summary of the last build on this machine of the project `name` with `package`; None where there is none."""
+    """The summary of the last build on this machine of the project `name` with `package`; None where there is none.
+
+    One that another version of this program wrote with less in it counts as none.
+    """
     found = store.recall(_KIND, _key(name, package))
-    return found if found is not None and found.get("format") == FORMAT else None
+    return found if found is not None and _is_whole(found) else None
+
+
+def _is_whole(found: Mapping[str, Any]) -> bool:
+    """Whether a remembered summary has the form that `summary` gives it."""
+    if found.get("format") != FORMAT or any(not isinstance(found.get(name), kind) for name, kind in _TYPES.items()):
+        return False
+    before = found.get("before")
+    if before is not None and not (
+        isinstance(before, dict) and before.keys() >= {"made", "seconds", "size", "variants"}
+    ):
+        return False
+    earlier = before["variants"] if before else {}
+    return (
+        all(isinstance(item, dict) and item.keys() >= _OF_VARIANT for item in found["variants"])
+        and isinstance(earlier, dict)
+        and all(isinstance(item, dict) for item in earlier.values())
+    )
 
 
 def remember_summary(store: Store, built: Build) -> None:
