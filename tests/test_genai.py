@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,10 @@ from hatch_epctx import runtime
 from hatch_epctx.config import load_project
 from hatch_epctx.errors import LookupFailure
 from hatch_epctx.pipeline import Pipeline
+from hatch_epctx.runtime import genai
+from hatch_epctx.runtime.choice import Choice
+from hatch_epctx.runtime.epcaches import UsedCache
+from hatch_epctx.runtime.genai import make_folder
 from hatch_epctx.store import Store
 from hatch_epctx.wheel import write_package
 
@@ -296,3 +301,87 @@ class TestFolder:
         monkeypatch.setenv("XDG_CACHE_HOME", "relative")
         with pytest.raises(LookupFailure, match="no folder can be made for onnxruntime-genai"):
             runtime.open(package).genai(folder)
+
+
+# ---- what a manifest and options may not do
+
+
+def a_choice(path: Path, **options: str) -> Choice:
+    return Choice(
+        model="llm",
+        variant="v",
+        ep="CPUExecutionProvider",
+        device="cpu",
+        path=path,
+        provider_options={},
+        rejected=(),
+        session_options=options,
+    )
+
+
+def a_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "genai_config.json").write_text(json.dumps(configuration()))
+    return folder
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_called_like_the_configuration_is_refused_and_stays(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    installed = tmp_path / "genai_config.json"
+    installed.write_text("installed")
+    out = tmp_path / "out" if whole else None
+    with pytest.raises(LookupFailure) as caught:
+        make_folder(a_folder(tmp_path), lambda _: a_choice(installed), ("llm",), {}, out)
+    assert caught.value.reason == "name-clash"
+    assert installed.read_text() == "installed"
+
+
+def test_a_whole_folder_names_no_cache_of_this_user(tmp_path: Path) -> None:
+    (tmp_path / "llm.onnx").write_bytes(b"x")
+    kept = UsedCache(
+        path=tmp_path / "kept",
+        provider_options={"load_config": str(tmp_path / "kept")},
+        plain_options={"device_type": "CPU"},
+        restored=True,
+        hold=None,
+    )
+    choice = replace(
+        a_choice(tmp_path / "llm.onnx"),
+        ep="OpenVINOExecutionProvider",
+        provider_options=kept.provider_options,
+        ep_cache=kept,
+    )
+    made = make_folder(a_folder(tmp_path), lambda _: choice, ("llm",), {}, tmp_path / "out")
+    decoder = json.loads((made.path / "genai_config.json").read_text())["model"]["decoder"]
+    assert decoder["session_options"]["provider_options"] == [{"OpenVINO": {"device_type": "CPU"}}]
+
+
+def test_what_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(genai, "_link", full)
+    with pytest.raises(LookupFailure, match="No space left"):
+        make_folder(a_folder(tmp_path), lambda _: a_choice(tmp_path / "llm.onnx"), ("llm",), {}, None)
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.name.startswith(".tmp-")] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("session.graph_optimization_level", "some"),
+        ("session.intra_op_num_threads", "many"),
+        ("session.enable_mem_pattern", "yes"),
+    ],
+)
+def test_session_options_mean_what_they_mean_to_a_session(key: str, value: str, tmp_path: Path) -> None:
+    choice = a_choice(tmp_path / "llm.onnx", **{key: value})
+    with pytest.raises(LookupFailure, match=re.escape(f"{key} = '{value}'")) as caught:
+        make_folder(a_folder(tmp_path), lambda _: choice, ("llm",), {}, None)
+    assert caught.value.reason == "bad-option"

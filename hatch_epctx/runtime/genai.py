@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from hatch_epctx.errors import LookupFailure
 from hatch_epctx.files import check_name, copy_file, make_dir, move, parse_json, read_bounded, remove_tree
 from hatch_epctx.runtime import plugins
 from hatch_epctx.runtime.keeping import Hold, collect, private_base, staging_in
-from hatch_epctx.runtime.options import LEVELS
+from hatch_epctx.runtime.options import BOOLEANS, LEVELS, bad_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -124,7 +125,7 @@ def make_folder(
     Raises:
         LookupFailure: there is no such folder, part or model, nothing of it is in the package, or `lookup` raises it.
     """
-    document, chosen = _chosen(source, lookup, models, parts)
+    document, chosen = _chosen(source, lookup if out is None else _without_cache(lookup), models, parts)
     data = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
     files = _files(source, document, chosen)
     if out is not None:
@@ -147,6 +148,18 @@ def make_folder(
     except OSError as error:
         raise _unwritable(source, error) from error
     return GenaiModel(path=target, choices=chosen, hold=hold)
+
+
+def _without_cache(lookup: Lookup) -> Lookup:
+    """As `lookup`, but no choice keeps an EP's cache in this user's own folder: a whole folder serves elsewhere."""
+
+    def plain(model: str) -> Choice:
+        choice = lookup(model)
+        if choice.ep_cache is None:
+            return choice
+        return replace(choice, provider_options=choice.ep_cache.plain_options, ep_cache=None)
+
+    return plain
 
 
 def _chosen(
@@ -217,17 +230,24 @@ def _parts(value: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, A
 
 
 def _session_options(own: Any, choice: Choice) -> dict[str, Any]:
-    """The part's session options with those of the choice over them, in onnxruntime-genai's words."""
+    """The part's session options with those of the choice over them, in onnxruntime-genai's words.
+
+    Raises:
+        LookupFailure: reason bad-option.
+    """
     made: dict[str, Any] = dict(own) if isinstance(own, dict) else {}
     for key, text in choice.session_options.items():
-        if key == "session.graph_optimization_level":
-            made["graph_optimization_level"] = LEVELS.get(text.lower(), "ORT_ENABLE_ALL")
-        elif key in _NUMBERS:
-            made[key.removeprefix("session.")] = int(text)
-        elif key in _SWITCHES:
-            made[key.removeprefix("session.")] = text.lower() in ("1", "true")
-        else:
-            made[key] = text
+        try:
+            if key == "session.graph_optimization_level":
+                made["graph_optimization_level"] = LEVELS[text.lower()]
+            elif key in _NUMBERS:
+                made[key.removeprefix("session.")] = int(text)
+            elif key in _SWITCHES:
+                made[key.removeprefix("session.")] = BOOLEANS[text.lower()]
+            else:
+                made[key] = text
+        except (KeyError, ValueError):
+            raise bad_option(key, text) from None
     if choice.ep == plugins.CPU:
         return {**made, "provider_options": []}
     options: dict[str, Any] = dict(choice.provider_options)
@@ -245,6 +265,8 @@ def _files(source: Path, document: Mapping[str, Any], chosen: Mapping[str, Choic
     for choice in chosen.values():
         for name in (choice.path.name, *choice.beside):
             path = choice.path.parent / check_name(name)
+            if name.casefold() == CONFIG:
+                raise LookupFailure("the package has a file of this name", where=name, reason="name-clash")
             if files.setdefault(name, path) != path:
                 raise LookupFailure(f"two packages have a file {name!r}", where=str(source), reason="name-clash")
     named = {part["filename"] for _, part in _parts(dict(document["model"]), "")}
@@ -258,21 +280,24 @@ def _files(source: Path, document: Mapping[str, Any], chosen: Mapping[str, Choic
 
 def _make_private(base: Path, target: Path, data: bytes, files: Mapping[str, Path]) -> None:
     staging = staging_in(base)
-    _fill(staging, data, files, _link)
     try:
-        move(staging, target)
-    except OSError:
-        if not all((target / name).exists() for name in (CONFIG, *files)):
-            remove_tree(target)  # links to what has been installed elsewhere since
+        _fill(staging, data, files, _link)
+        try:
             move(staging, target)
-        else:
+        except OSError:
+            if not all((target / name).exists() for name in (CONFIG, *files)):
+                remove_tree(target)  # links to what has been installed elsewhere since
+                move(staging, target)
+    finally:
+        with suppress(OSError):
             remove_tree(staging)
 
 
 def _fill(folder: Path, data: bytes, files: Mapping[str, Path], place: Callable[[Path, Path], None]) -> None:
+    with (folder / CONFIG).open("xb") as stream:
+        stream.write(data)
     for name, path in files.items():
         place(path, folder / name)
-    (folder / CONFIG).write_bytes(data)
 
 
 def _link(path: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from onnxruntime.capi.onnxruntime_pybind11_state import SessionOptions
 
-__all__ = ["LEVELS", "as_texts", "session_options"]
+__all__ = ["BOOLEANS", "LEVELS", "as_texts", "bad_option", "session_options"]
 
 LEVELS: Mapping[str, str] = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -39,7 +39,8 @@ _SWITCHES = {
     "session.use_deterministic_compute": "use_deterministic_compute",
     "session.use_per_session_threads": "use_per_session_threads",
 }
-_BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
+BOOLEANS: Mapping[str, bool] = {"1": True, "true": True, "0": False, "false": False}
+"""Values of session options that are switches."""
 
 
 def as_texts(options: Mapping[str, str] | None, argument: str) -> dict[str, str]:
@@ -94,12 +95,15 @@ def _typed(ort: ModuleType, key: str, value: str) -> tuple[str, Any] | None:
         if key in _NUMBERS:
             return _NUMBERS[key], int(value)
         if key in _SWITCHES:
-            return _SWITCHES[key], _BOOLEANS[value.lower()]
+            return _SWITCHES[key], BOOLEANS[value.lower()]
     except (KeyError, AttributeError, ValueError):
-        raise LookupFailure(
-            f"the session option {key} = {value!r} is not one of ONNX Runtime's", reason="bad-option"
-        ) from None
+        raise bad_option(key, value) from None
     return None
+
+
+def bad_option(key: str, value: str) -> LookupFailure:
+    """The error for a session option whose value ONNX Runtime does not know."""
+    return LookupFailure(f"the session option {key} = {value!r} is not one of ONNX Runtime's", reason="bad-option")
 
 
 def _has_entry(options: Any, key: str) -> bool:
