@@ -23,7 +23,7 @@ from support import OPENVINO_TARGET, Factory, here
 
 from hatch_epctx.digest import digest_bytes
 from hatch_epctx.pipeline import recall_summary
-from hatch_epctx.report import print_report, render_page
+from hatch_epctx.report import default_place, print_report, render_page, write_page
 from hatch_epctx.report.views import view
 from hatch_epctx.store import Store
 
@@ -313,6 +313,16 @@ def test_the_last_build_is_remembered_whatever_became_of_it(factory: Factory, tm
     place = re.search(r"wrote (.+\.html)", here("report", cwd=tree.root).out)
     assert place is not None
     assert Path(place[1]).is_relative_to(os.environ["EPCTX_CACHE_DIR"])
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..", "-x", "a\0b", "n" * 300, "acme-vision"])
+def test_a_page_lies_in_the_store_whatever_the_project_is_called(name: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    place = default_place(store, name, "acme")
+    write_page(EVERYTHING, place)
+    assert place.parent == store.layout.base / "reports"
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+    assert place.name.startswith("acme-vision-") == (name == "acme-vision")
 
 
 def test_a_summary_that_lacks_something_counts_as_none(tmp_path: Path) -> None:

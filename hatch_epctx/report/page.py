@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,9 @@ __all__ = ["default_place", "render_page", "report_build", "write_page"]
 
 _TEMPLATE: Final = "page.html"
 _MODE: Final = 0o644
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")
+_LONGEST: Final = 100
+"""Characters of a project's name in a file name."""
 
 
 def render_page(facts: Mapping[str, Any]) -> str:
@@ -41,7 +45,9 @@ def render_page(facts: Mapping[str, Any]) -> str:
 def default_place(store: Store, name: str, package: str) -> Path:
     """Where the page of a project's last build stands: in the store, whatever folder the project is built in."""
     key = digest_bytes(f"{name}/{package}".encode())[:8]
-    return store.layout.base / "reports" / f"{name}-{key}.html"
+    # A name that is none, such as one with slashes, is told to nobody before the project is built.
+    plain = _UNFIT.sub("_", name)[:_LONGEST]
+    return store.layout.base / "reports" / f"{plain}-{key}.html"
 
 
 def report_build(built: Build, store: Store, say: Callable[[str], None]) -> None:
