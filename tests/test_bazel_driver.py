@@ -17,6 +17,8 @@ import pytest
 from frontend_support import front_end
 from support import OPENVINO_TARGET, REPOSITORY, Factory, Tree, pipeline, save, small_model
 
+from hatch_epctx.bazel.settings import ActionInputs, read_config, table_of
+from hatch_epctx.errors import ConfigError
 from hatch_epctx.wheel import write_package
 
 OPENVINO = {
@@ -339,6 +341,37 @@ def test_a_toolchain_without_the_driver_says_so(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "hatch_epctx is in no site-packages tree of the toolchain" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": "g", "target": None},
+        {"target": {"name": "t", "settings": {"ep": "qnn", "provider-options": [1]}}},
+        {"models": [{"name": "m", "settings": {}}] * 2},
+        {"models": [{"name": "..", "settings": {}}]},
+    ],
+)
+def test_a_configuration_of_another_form_is_refused(changes: dict[str, Any]) -> None:
+    whole = {
+        "format": "epctx-bazel/1",
+        "cacheable": True,
+        "group": "",
+        "models": [{"name": "m", "settings": {}}],
+        "target": {"name": "t", "settings": {"ep": "qnn"}},
+    }
+    assert read_config(whole, "c") == whole
+    with pytest.raises(ConfigError, match="is no configuration of an action"):
+        read_config({**whole, **changes}, "c")
+
+
+def test_external_data_cannot_take_the_models_place(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"")
+    config = {"models": [{"name": "m", "settings": {}}], "target": None, "group": ""}
+    inputs = ActionInputs(models={"m": model}, data={("m", "model.onnx"): model})
+    with pytest.raises(ConfigError, match="where the model is put"):
+        table_of(config, inputs, tmp_path / "root")
 
 
 # ---- wheels without compiles: what the rule's attributes may hold

@@ -79,6 +79,9 @@ def read_config(value: Mapping[str, Any], where: str) -> dict[str, Any]:
         and bool(models)
         and all(map(_is_named, models))
         and (target is None or _is_named(target))
+        and (target is not None or not value["group"])
+        and (target is None or isinstance(target["settings"].get("provider-options", {}), dict))
+        and len({model["name"] for model in models}) == len(models)
     )
     if not right:
         raise ConfigError(
@@ -130,7 +133,12 @@ def _model(item: Mapping[str, Any], target: Mapping[str, Any] | None, inputs: Ac
     settings["source"] = _linked(root, f"{folder}/model.onnx", inputs.models[name])
     for (model, location), path in inputs.data.items():
         if model == name:
-            _linked(root, f"{folder}/{_location(name, location)}", path)
+            place = f"{folder}/{_location(name, location)}"
+            if (root / place).is_symlink():
+                where = f"epctx_model {name}"
+                found = f"external data {location!r} stands twice, or where the model is put"
+                raise ConfigError(found, where=where, expected="another file name", reason="name-clash")
+            _linked(root, place, path)
     if name in inputs.calibrations:
         settings["calibration"] = _linked(root, f"calibrations/{name}.npz", inputs.calibrations[name])
     if isinstance(settings.get("min-coverage"), str):  # Bazel 4 has no floating-point numbers
