@@ -223,12 +223,24 @@ def test_explain_and_plan_find_the_most_alike(factory: Factory, tmp_path: Path) 
     assert re.search(
         r"^detector\.tablet .* new; unlike [0-9a-f]{12}: provider option level: 2 -> 3$", plan, re.MULTILINE
     )
-    assert re.search(r"^encoder\.tablet .* not in the store, nor is anything else of this model$", plan, re.MULTILINE)
+    assert re.search(r"^encoder\.tablet .* not in the store, nor is another compile of this model$", plan, re.MULTILINE)
     assert re.search(r"\nabout \d.* s of compiling, by earlier compiles\n", plan)
     here("build", cwd=tree.root)
     tree.model(seed=7)
     rows = here("plan", "--json", cwd=tree.root).json["variants"]
     assert [row["cost"] and row["cost"]["by"] for row in rows] == ["its last compile", None]
+
+
+def test_a_shipped_source_is_no_neighbour_of_a_compile(factory: Factory) -> None:
+    """It is made without a compile, so that its cost and its fields say nothing of one."""
+    tree = factory.project(f"ship-source = true\n{STUB_TARGET}")
+    here("build", "--targets", "source", cwd=tree.root)
+    rows = here("plan", "--json", cwd=tree.root).json["variants"]
+    assert [(row["variant"], row["status"], row["cost"]) for row in rows] == [
+        ("detector.stub", "miss", None),
+        ("detector.source", "hit", None),
+    ]
+    assert "unlike" not in here("plan", cwd=tree.root).out
 
 
 # Compile, inspect

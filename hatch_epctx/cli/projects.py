@@ -86,7 +86,7 @@ def why(pipeline: Pipeline, entry: Entry) -> str:
     if last is None or last.identity == entry.planned.identity.digest:
         return miss_in_words(entry.reason)
     if not last.own and last.document.get("model") != document["model"]:
-        return f"{miss_in_words(entry.reason)}, nor is anything else of this model"
+        return f"{miss_in_words(entry.reason)}, nor is another compile of this model"
     changes = in_words(last.document, document)
     text = "; ".join(changes[:2]) + (f"; and {len(changes) - 2} more" if len(changes) > 2 else "")
     return text if last.own else f"new; unlike {last.identity[:12]}: {text}"

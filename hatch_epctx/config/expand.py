@@ -124,7 +124,7 @@ def _check_clashes(settings: Settings, key: str, names: Iterable[Named], errors:
         seen.setdefault(name.lower(), name)
         if other is None:
             continue
-        twice = f"the name {name!r} is that of another"
+        twice = f"the name {name!r} is there twice"
         found = twice if other == name else f"{name!r} and {other!r} differ in case only"
         remedy = "Choose other names; a target with a matrix has its values in its name."
         errors.append(bad(found, settings.place(key, declared), remedy=remedy))

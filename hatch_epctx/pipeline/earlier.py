@@ -65,7 +65,8 @@ def read_recent(store: Store) -> tuple[Record, ...]:
 def nearest(document: Mapping[str, Any], records: Sequence[Record], last: Earlier | None) -> Earlier | None:
     """The earlier result with the fewest fields that differ; of equals the variant's own last one.
 
-    One that shares neither model nor EP is no neighbour. None: there is nothing to compare with.
+    One that shares neither model nor EP is no neighbour, nor is a shipped source that of a compile: its cost says
+    nothing of it. None: there is nothing to compare with.
     """
     candidates = sorted(records, key=lambda record: -_alike(document, record.document))[:_COMPARED]
     best, fewest = last, len(diff(last.document, document)) if last else None
@@ -86,9 +87,15 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
 
 
 def _related(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if _is_source(one) != _is_source(other):
+        return False
     targets = [document.get("target") or {} for document in (one, other)]
     if one.get("model") == other.get("model"):
         return True
     return bool(targets[0]) and [targets[0].get(key) for key in ("ep", "device")] == [
         targets[1].get(key) for key in ("ep", "device")
     ]
+
+
+def _is_source(document: Mapping[str, Any]) -> bool:
+    return (document.get("compile") or {}).get("task") == "source"
