@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["CACHES", "EpCache", "cache_of", "names_a_place", "with_folder"]
+__all__ = ["CACHES", "EpCache", "cache_of", "clash", "names_a_place", "with_folder"]
 
 _DEVICE: Final = "{DEVICE}"
 
@@ -132,6 +132,15 @@ def with_folder(cache: EpCache, device: str, options: Mapping[str, str], folder:
     inner[last] = folder
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return {**made, cache.option: text}
+
+
+def clash(names: Iterable[str]) -> bool:
+    """Whether two names of files below one folder are one where case does not count, or one lies inside another."""
+    every = [name.casefold() for name in names]
+    known = set(every)
+    return len(known) != len(every) or any(
+        "/".join(parts[:end]) in known for parts in (name.split("/") for name in known) for end in range(1, len(parts))
+    )
 
 
 def _keys(cache: EpCache, device: str) -> tuple[str, ...]:

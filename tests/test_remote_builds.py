@@ -355,7 +355,7 @@ def test_facts_as_a_compile_writes_them_are_believed() -> None:
         ({"startup": {"run": "soon"}}, "result.startup.seconds.run is no duration"),
         ({"ep_cache": []}, "result.ep_cache.files is no object"),
         ({"ep_cache": {"files": {"a": "b"}}}, "names 'b', which the record does not list"),
-        ({"ep_cache": {"files": {"../a": "a.bin"}}}, "'../a'"),
+        ({"ep_cache": {"files": {"../a": "a.bin"}}}, "'..'"),
     ],
 )
 def test_other_facts_are_not(change: dict[str, Any], says: str) -> None:
@@ -383,6 +383,23 @@ def test_facts_that_are_owed(name: str) -> None:
 def test_facts_of_a_group(members: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         check_facts({"shared": True, "members": members}, ARTIFACTS, members=2)
+
+
+def test_names_in_an_ep_cache_are_such_as_a_manifest_may_hold() -> None:
+    artifacts = [*ARTIFACTS, replace(ARTIFACTS[0], role="ep-cache", path="c.bin")]
+
+    def check(*names: str, path: str = "c.bin") -> None:
+        check_facts({**FACTS, "ep_cache": {"files": dict.fromkeys(names, path)}}, artifacts, members=0)
+
+    check("blob", "CPU/blob")
+    for names in (("a", "a/b"), ("A/x", "a"), ("Blob", "blob")):
+        with pytest.raises(ValueError, match="one inside another"):
+            check(*names)
+    for name, says in (("con", "a device on Windows"), ("a//b", "''"), ("a/./b", "'.'")):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            check(name)
+    with pytest.raises(ValueError, match="does not list"):
+        check("blob", path="model_ctx.onnx")
 
 
 def test_roles_and_models_of_a_record() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx.compile.jobs import load_job
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.digest import content_name, digest_file
-from hatch_epctx.epcache import with_folder
+from hatch_epctx.epcache import clash, with_folder
 from hatch_epctx.errors import CompileError
 from hatch_epctx.files import check_name, copy_file, move, remove_file, remove_tree
 from hatch_epctx.store import Artifact
@@ -93,6 +93,8 @@ def _written(variant: Variant, folder: Path) -> dict[str, Path]:
             raise _unfit(variant, str(error)) from error
         if status.st_size:
             found[name] = path
+    if clash(found):
+        raise _unfit(variant, "two names are one where case does not count")
     if len(found) > FILES:
         raise _unfit(variant, f"{len(found)} files, more than {FILES}")
     return found

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from hatch_epctx.files import check_location
+from hatch_epctx.epcache import clash
+from hatch_epctx.files import check_name
 from hatch_epctx.process import check_fields
 from hatch_epctx.worker.protocol import Role
 
@@ -51,7 +52,7 @@ def check_facts(facts: Mapping[str, Any], artifacts: Sequence[Artifact], *, memb
     if not members:
         _check_one(facts, "result")
         _check_model(artifacts, "result")
-        _check_cache(facts.get("ep_cache"), {artifact.path for artifact in artifacts})
+        _check_cache(facts.get("ep_cache"), {item.path for item in artifacts if item.role == "ep-cache"})
         return
     check_fields(facts, "result", _OF_WORKER)
     _typed(facts, "result", {"shared": bool})
@@ -95,16 +96,19 @@ def _check_check(check: Mapping[str, Any], place: str) -> None:
 
 
 def _check_cache(cache: Any, paths: Collection[str]) -> None:
-    """The EP's own names of its cache's files, which the look-up gives back to it."""
+    """The EP's own names of its cache's files, which the look-up gives back to it: such as a manifest may hold."""
     if cache is None:
         return
     files = cache.get("files") if isinstance(cache, dict) else None
     if not isinstance(files, dict):
         raise ValueError("result.ep_cache.files is no object")  # noqa: TRY004
     for name, path in files.items():
-        check_location(name)
+        for part in name.split("/"):
+            check_name(part)
         if not isinstance(path, str) or path not in paths:
             raise ValueError(f"result.ep_cache.files names {path!r}, which the record does not list")
+    if clash(files):
+        raise ValueError("result.ep_cache.files has two names that are one, or one inside another")
 
 
 def _check_model(artifacts: Collection[Artifact], place: str) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.digest import is_digest
+from hatch_epctx.epcache import clash
 from hatch_epctx.files import check_name
 from hatch_epctx.manifest.place import Place
 from hatch_epctx.manifest.records import (
@@ -221,16 +222,9 @@ def _ep_cache(place: Place, artifacts: tuple[Artifact, ...]) -> Mapping[str, Any
             artifact.fail(f"unsafe name {name!r} ({error})", expected="a path inside the cache", reason="escape")
         if artifact.text() not in known:
             artifact.fail(f"{artifact.value!r} is no artifact with the role 'ep-cache'")
-    names = {name.casefold() for name in files.value}
-    if len(names) != len(files.value) or any(_inside(name, names) for name in names):
+    if clash(files.value):
         files.fail("two names are one, or one lies inside another", reason="name-clash")
     return place.free()
-
-
-def _inside(name: str, names: set[str]) -> bool:
-    """Whether a folder on the way to `name` is a file itself."""
-    parts = name.split("/")
-    return any("/".join(parts[:end]) in names for end in range(1, len(parts)))
 
 
 def _artifact(place: Place) -> Artifact:
