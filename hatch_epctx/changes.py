@@ -174,7 +174,10 @@ def _json(value: Any) -> dict[str, Any] | None:
 
 
 def _features(change: Change) -> Iterator[str]:
-    before, after = set(change.old or ()), set(change.new or ())
+    if not all(value is None or isinstance(value, list) for value in (change.old, change.new)):  # a damaged document
+        yield _moved("CPU features", change.old, change.new)
+        return
+    before, after = ({str(name) for name in value or ()} for value in (change.old, change.new))
     parts = [f"without {', '.join(sorted(before - after))}" if before - after else ""]
     parts += [f"with {', '.join(sorted(after - before))}" if after - before else ""]
     yield f"CPU features changed: now {' and '.join(part for part in parts if part)}"

@@ -12,6 +12,7 @@ import pytest
 
 from hatch_epctx.changes import in_words, miss_in_words
 from hatch_epctx.digest import is_digest
+from hatch_epctx.pipeline.earlier import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,6 +91,8 @@ def put(*path: str | int) -> Callable[[dict[str, Any], Any], None]:
         (("toolchain", "cores"), 4, "CPUs that may be used: 2 -> 4"),
         (("toolchain", "device", "metadata", "driver"), "1.1", "device, driver: 1.0 -> 1.1"),
         (("toolchain", "isa"), ["avx2", "avx512f"], "CPU features changed: now without fma and with avx512f"),
+        (("toolchain", "isa"), 7, 'CPU features: ["avx2","fma"] -> 7'),
+        (("toolchain", "isa"), [["avx2"], 1, "fma"], "CPU features changed: now without avx2 and with 1, ['avx2']"),
         (("toolchain", "sdk", "openvino"), "2026.2", "SDK openvino: 2026.1 -> 2026.2"),
         (("worker", "format"), 2, "compile procedure of hatch-epctx: 1 -> 2"),
         (("toolchain", "strange"), "x", "toolchain.strange: (none) -> x"),
@@ -99,6 +102,12 @@ def test_one_field_is_one_line(path: tuple[str | int, ...], value: Any, words: s
     changed = deepcopy(document())
     put(*path)(changed, value)
     assert in_words(document(), changed) == (words,)
+
+
+@pytest.mark.parametrize("damage", [{"members": 5}, {"members": [1, None]}, {"seconds": [1]}])
+def test_a_damaged_result_only_says_less_of_its_cost(damage: dict[str, Any]) -> None:
+    assert seconds_of(damage) is None
+    assert seconds_of({"seconds": {"compile": 1.5}, "members": [{"seconds": {"load": 1}}, 3]}) == 2.5
 
 
 def test_an_option_of_bottomless_json_is_told_as_text() -> None:

@@ -49,9 +49,15 @@ class Estimate:
 
 def seconds_of(result: Mapping[str, Any]) -> float | None:
     """Seconds that a result took to make, load checks of all of a group included; None where it does not say."""
-    parts = [result, *(result.get("members") or ())]
+    members = result.get("members")
+    parts = [result, *(members if isinstance(members, list) else ())]
+    found = [part.get("seconds") for part in parts if isinstance(part, dict)]
     times = [
-        value for part in parts for value in (part.get("seconds") or {}).values() if isinstance(value, int | float)
+        value
+        for seconds in found
+        if isinstance(seconds, dict)
+        for value in seconds.values()
+        if isinstance(value, int | float)
     ]
     return round(sum(times), 3) if times else None
 
