@@ -20,7 +20,10 @@ from hatch_epctx.errors import LookupFailure
 from hatch_epctx.manifest import MANIFEST_NAME, Facts, Variant
 from hatch_epctx.runtime import customops
 
-onnxruntime_extensions = pytest.importorskip("onnxruntime_extensions")  # no wheels for Python 3.14
+with pytest.MonkeyPatch.context() as patch:
+    # Its import chooses protobuf's implementation in Python for every process that this one starts.
+    patch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "upb")
+    onnxruntime_extensions = pytest.importorskip("onnxruntime_extensions")  # no wheels for Python 3.14
 MODEL = '[tool.epctx.models.detector]\nsource = "models/detector.onnx"\n{keys}\n'
 MODULE = 'custom-ops = ["onnxruntime_extensions"]'
 LIBRARY = Path(onnxruntime_extensions.get_library_path())

@@ -276,6 +276,9 @@ def good_values(option: Option, folder: Path) -> list[tuple[object, str]]:
         return [("settings.json", "settings.json"), (str(folder / "settings.json"), str(folder / "settings.json"))]
     if option.kind == "json-or-file":
         return [({}, "{}"), ("{ }", "{}")]
+    if option.kind == "op-packages":
+        (folder / "add.so").write_bytes(b"a library")
+        return [(text := "MyAdd:add.so:AddProvider", text), ([f"{text}:HTP", f"{text}:CPU"], f"{text}:HTP,{text}:CPU")]
     assert option.kind == "string"
     return [("x[1,3]", "x[1,3]"), (7, "7")]
 
@@ -290,6 +293,7 @@ def bad_values(option: Option) -> list[object]:
         "file": ["missing.json", "", {}, 3, "."],
         "json-or-file": ["missing.json", "[1]", "{", "{]", "", 3, True],
         "string": [True, {}],
+        "op-packages": ["", "MyAdd", "MyAdd:missing.so:AddProvider", "MyAdd:/:AddProvider", 3, True, {}],
     }
     bounds = []
     if option.kind == "int":
@@ -706,9 +710,9 @@ def sample(option: Option) -> object:
     return option.values[-1] if option.kind == "enum" else 8
 
 
-COMPILED = [
-    option for option in usable(QNN) if option.phase != "run" and option.name not in ("backend_type", "soc_model")
-]
+GIVEN = ("backend_type", "soc_model", "op_packages")
+"""The first two are given to each compile; a real library of operators takes Qualcomm's SDK to build."""
+COMPILED = [option for option in usable(QNN) if option.phase != "run" and option.name not in GIVEN]
 
 
 @pytest.mark.ep_qnn

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -258,6 +261,33 @@ def test_a_name_that_is_no_utf8_is_refused(tmp_path: Path, field: str) -> None:
     with pytest.raises(TaskError, match="no UTF-8") as caught:
         read_source(path)
     assert caught.value.reason == "invalid-model"
+
+
+def test_protobufs_implementation_in_python_refuses_such_names_in_our_words(tmp_path: Path) -> None:
+    """Packages that a process imports may choose it; its error is another."""
+    model = small_model(channels=1, size=2)
+    model.graph.input[0].name = "QQQQ"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"QQQQ", b"\xff\xfe\xfdx"))
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from google.protobuf.internal import api_implementation\n"
+        "from hatch_epctx.worker.failure import TaskError\n"
+        "from hatch_epctx.worker.scanning import read_source\n"
+        "assert api_implementation.Type() == 'python'\n"
+        "try:\n"
+        "    read_source(Path(sys.argv[1]))\n"
+        "except TaskError as error:\n"
+        "    print(error.reason, error)\n"
+    )
+    environ = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("invalid-model ")
+    assert "cannot be parsed" in done.stdout
 
 
 def test_text_that_only_describes_may_be_anything(tmp_path: Path) -> None:

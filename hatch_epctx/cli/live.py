@@ -109,6 +109,7 @@ class Live:
 
     def _drawn(self) -> RenderableType:
         """The display as it is now."""
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
@@ -121,8 +122,8 @@ class Live:
             table.add_row(title, what, _bar(elapsed, expected), spent, _left(elapsed, expected))
         rest = self._rest(work)
         about = f", about {duration(rest)} left" if rest else ""
-        table.add_row(Text(f"{done} of {len(self._expected)} variants{about}", style="dim"))
-        return table
+        # A row of the table would be cut to the width of the names.
+        return Group(table, Text(f"{done} of {len(self._expected)} variants{about}", style="dim"))
 
     def _rest(self, work: Iterable[tuple[str, str, float, float | None]]) -> float | None:
         """Seconds until everything is done, by earlier compiles; None where too little is known."""

@@ -78,7 +78,7 @@ class Web:
         data = self._request("GET", f"ac/{key.action.digest}", take)
         try:
             return pb.ActionResult.FromString(data)
-        except DecodeError as error:
+        except (DecodeError, UnicodeDecodeError) as error:  # the latter from protobuf's implementation in Python
             raise RemoteError("a malformed result", reason="corrupt") from error
 
     def update(self, key: Key, result: pb.ActionResult) -> None:

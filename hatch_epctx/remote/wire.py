@@ -96,7 +96,7 @@ def parse(name: str, data: bytes, answer: type[T]) -> T:
     """
     try:
         return answer.FromString(data)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter from protobuf's implementation in Python
         raise RemoteError(f"a malformed answer to {name}", reason="corrupt") from error
 
 

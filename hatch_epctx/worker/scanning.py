@@ -111,7 +111,7 @@ def parse(path: Path) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(data)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter from protobuf's implementation in Python
         raise _invalid(f"it cannot be parsed ({one_line(str(error))})") from error
     # An empty file, and some other files, parse as a message without a single known field.
     if not model.HasField("graph") or not model.opset_import:

@@ -178,7 +178,7 @@ def entry(data: bytes) -> None:
     """What a remote cache says that it has: the result, and the record that it may bring along."""
     try:
         listed = outputs_of(pb.ActionResult.FromString(data), max_size=1 << 40)
-    except (DecodeError, RemoteError):
+    except (DecodeError, UnicodeDecodeError, RemoteError):
         return
     for name, blob in listed.artifacts:
         assert _flat(name)
