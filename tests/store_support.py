@@ -540,3 +540,12 @@ if __name__ == "__main__":
         number, *groups = map(int, os.environ["EPCTX_TEST_USER"].split(","))
         become(number, groups)
     globals()[f"child_{sys.argv[1]}"](*sys.argv[2:])
+
+
+def can_mount() -> bool:
+    """Whether this process may mount a file system in a namespace of its own."""
+    probe = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
+    try:
+        return sys.platform == "linux" and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import pytest
-from store_support import left_over
+from store_support import can_mount, left_over
 from support import REPOSITORY, STUB_TARGET, epctx, here, pipeline
 
 from hatch_epctx import collect as collecting
@@ -56,15 +56,7 @@ def test_case_22_whatever_vanishes_is_a_miss(factory: Factory) -> None:
         here("cache", "collect", cwd=tree.root)
 
 
-def _mounts() -> bool:
-    probe = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
-    try:
-        return sys.platform == "linux" and subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not _mounts(), reason="may not mount file systems here: needs root")
+@pytest.mark.skipif(not can_mount(), reason="may not mount file systems here: needs root")
 def test_case_23_the_disk_fills_up_while_writing(factory: Factory, tmp_path: Path) -> None:
     tree = factory.project(STUB_TARGET)
     disk = tmp_path / "disk"

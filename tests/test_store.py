@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -410,15 +409,7 @@ def _on_tmpfs(
     )
 
 
-def _mounts() -> bool:
-    probe = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
-    try:
-        return sys.platform == "linux" and subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-needs_mounts = pytest.mark.skipif(not _mounts(), reason="may not mount file systems here")
+needs_mounts = pytest.mark.skipif(not support.can_mount(), reason="may not mount file systems here")
 
 
 @needs_mounts

@@ -16,7 +16,7 @@ from hatch_epctx.errors import VerificationError
 from hatch_epctx.files import check_location
 from hatch_epctx.identity import canonical
 from hatch_epctx.manifest import ROLES
-from hatch_epctx.store import Marker, Record, parse_marker
+from hatch_epctx.store import Marker, Record, marker_document, parse_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,17 +113,7 @@ def write_manifest(
             }
             for name, found in sources.items()
         ],
-        "record": {
-            "format": "epctx-marker/1",
-            "generation": _GENERATION,
-            "identity": record.identity,
-            "document": record.document,
-            "artifacts": [
-                {"role": item.role, "path": item.path, "size": item.size, "digest": item.digest}
-                for item in record.artifacts
-            ],
-            "result": record.result,
-        },
+        "record": marker_document(Marker(generation=_GENERATION, record=record)),
     }
     return json.dumps(value, allow_nan=False, sort_keys=True, indent=1).encode() + b"\n"
 

@@ -18,19 +18,12 @@ if TYPE_CHECKING:
 
     from hatch_epctx.store import Artifact
 
-__all__ = ["check_facts"]
+__all__ = ["KEPT", "check_facts"]
 
 _OWED: Final = ("inputs", "outputs", "compatibility", "context_nodes", "nodes_left")
-_OF_WORKER: Final = (
-    *_OWED,
-    "coverage",
-    "left",
-    "metadata_lost",
-    "unreferenced",
-    "ep_version",
-    "onnxruntime",
-    "seconds",
-)
+KEPT: Final = (*_OWED, "coverage", "left", "metadata_lost", "unreferenced", "ep_version", "onnxruntime")
+"""What a generation's record keeps of the worker's result."""
+_OF_WORKER: Final = (*KEPT, "seconds")
 _CHECKED: Final = ("samples", "generated", "device", "outputs")
 _ROLES: Final = get_args(Role)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.compile.caching import cache_status, cached_job, fill_cache, put_back, unused_cache
+from hatch_epctx.compile.facts import KEPT
 from hatch_epctx.compile.jobs import compile_job, group_job, load_job, prepare_job
 from hatch_epctx.compile.outcomes import result_of, run
 from hatch_epctx.errors import CompileError
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
     from hatch_epctx.worker.protocol import Result
 
 __all__ = ["Compiled", "compile_group", "compile_variant", "load_check"]
-
-_FACTS = (
-    "inputs",
-    "outputs",
-    "compatibility",
-    "context_nodes",
-    "nodes_left",
-    "coverage",
-    "left",
-    "metadata_lost",
-    "unreferenced",
-    "ep_version",
-    "onnxruntime",
-)
-"""What a generation's record keeps of the worker's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +277,7 @@ def _startup(result: Result, *steps: str) -> dict[str, float]:
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    return {name: result[name] for name in _FACTS if name in result}  # type: ignore[literal-required]
+    return {name: result[name] for name in KEPT if name in result}
 
 
 def _artifacts(result: Result) -> tuple[Artifact, ...]:

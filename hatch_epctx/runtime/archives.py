@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Final
 
 from hatch_epctx.digest import digest_entries, digest_stream
 from hatch_epctx.errors import LookupFailure, VerificationError
-from hatch_epctx.files import publish_dir, remove_tree
+from hatch_epctx.files import publish_dir
 from hatch_epctx.manifest import FOLDER_NAME, MANIFEST_NAME
-from hatch_epctx.runtime.keeping import KEPT, Hold, collect, discard, private_base, staging_in
+from hatch_epctx.runtime.keeping import KEPT, Hold, collect, discard, fill, private_base
 from hatch_epctx.runtime.locate import is_file
 from hatch_epctx.runtime.verify import verify_files
 
@@ -188,7 +188,7 @@ def unpack(archive: Archive, artifacts: tuple[Artifact, ...], mode: Verify) -> t
         hold = Hold(base / f"{key}.lock")
         target = base / key
         if not _is_good(target, artifacts, mode):
-            _unpack_into(archive, artifacts, base, target)
+            fill(base, target, lambda staging: archive.extract(artifacts, staging), publish_dir)
             collect(base)
     except OSError as error:
         raise _unwritable(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
@@ -205,20 +205,6 @@ def _is_good(target: Path, artifacts: tuple[Artifact, ...], mode: Verify) -> boo
         discard(target)
         return False
     return True
-
-
-def _unpack_into(archive: Archive, artifacts: tuple[Artifact, ...], base: Path, target: Path) -> None:
-    staging = staging_in(base)
-    try:
-        archive.extract(artifacts, staging)
-        try:
-            publish_dir(staging, target)
-        except OSError:
-            if not target.is_dir():  # else somebody else was faster, with the same bytes
-                raise
-    finally:
-        with suppress(OSError):
-            remove_tree(staging)
 
 
 def _unreadable(where: Path, error: BaseException) -> VerificationError:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.epcache import cache_of, names_a_place, with_folder
 from hatch_epctx.errors import EpctxError
-from hatch_epctx.files import atomic_write, check_name, make_dir, move, read_bounded, remove_tree, touch
-from hatch_epctx.runtime.keeping import Hold, collect, discard, private_base, staging_in
+from hatch_epctx.files import atomic_write, check_name, make_dir, read_bounded, touch
+from hatch_epctx.runtime.keeping import Hold, collect, discard, fill, private_base
 from hatch_epctx.runtime.verify import verify_files
 
 if TYPE_CHECKING:
@@ -155,22 +155,15 @@ def _named(artifact: Artifact, name: str) -> Artifact:
 
 
 def _restore(folder: Folder, facts: Facts, base: Path, target: Path) -> None:
-    staging = staging_in(base)
-    try:
+    def write(staging: Path) -> None:
         for name, artifact in _files(facts).items():
             path = staging / name
             make_dir(path.parent, durable=False)
             folder.copy(artifact, path)
             path.chmod(0o600)  # the EP may want to replace it
             touch(path, _SHIPPED)
-        try:
-            move(staging, target)
-        except OSError:
-            if not target.is_dir():  # else somebody else was faster, with the same bytes
-                raise
-    finally:
-        with suppress(OSError):
-            remove_tree(staging)
+
+    fill(base, target, write)
 
 
 def offer(options: Any, used: UsedCache) -> bool:

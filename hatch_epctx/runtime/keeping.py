@@ -22,9 +22,10 @@ if os.name != "nt":
     import fcntl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["KEPT", "Hold", "collect", "discard", "private_base", "staging_in"]
+__all__ = ["KEPT", "Hold", "collect", "discard", "fill", "private_base", "staging_in"]
 
 KEPT: Final = 30 * 86400.0
 """Seconds after its last use for which a folder stays."""
@@ -54,6 +55,25 @@ def staging_in(base: Path) -> Path:
     staging = base / f"{_STAGING}{os.urandom(8).hex()}"
     staging.mkdir(0o700)
     return staging
+
+
+def fill(base: Path, target: Path, write: Callable[[Path], None], publish: Callable[[Path, Path], None] = move) -> None:
+    """Make the folder `target` of what `write` puts into a new folder; whoever sees it sees it whole.
+
+    Raises:
+        OSError: it cannot be made. That somebody else was faster, with the same bytes, is no error.
+    """
+    staging = staging_in(base)
+    try:
+        write(staging)
+        try:
+            publish(staging, target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    finally:
+        with suppress(OSError):
+            remove_tree(staging)
 
 
 def discard(path: Path) -> None:

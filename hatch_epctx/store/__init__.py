@@ -10,7 +10,7 @@ from __future__ import annotations
 from hatch_epctx.store.core import Store
 from hatch_epctx.store.generation import Generation, Miss
 from hatch_epctx.store.layout import default_root
-from hatch_epctx.store.records import Artifact, Marker, Record, marker_bytes, parse_marker
+from hatch_epctx.store.records import Artifact, Marker, Record, marker_bytes, marker_document, parse_marker
 from hatch_epctx.store.staging import Staging
 from hatch_epctx.store.sweep import Swept
 
@@ -25,5 +25,6 @@ __all__ = [
     "Swept",
     "default_root",
     "marker_bytes",
+    "marker_document",
     "parse_marker",
 ]

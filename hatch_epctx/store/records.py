@@ -27,6 +27,7 @@ __all__ = [
     "Record",
     "is_generation_name",
     "marker_bytes",
+    "marker_document",
     "parse_marker",
 ]
 
@@ -80,16 +81,10 @@ def is_generation_name(text: object) -> bool:
     return isinstance(text, str) and _GENERATION.match(text) is not None
 
 
-def marker_bytes(marker: Marker) -> bytes:
-    """The marker as it is written.
-
-    It may be longer than `MARKER_LIMIT`, and must not be written then.
-
-    Raises:
-        ValueError, TypeError: `parse_marker` would refuse it: a name, a digest or a value that cannot be.
-    """
+def marker_document(marker: Marker) -> dict[str, Any]:
+    """What is written of a marker, as JSON values."""
     record = marker.record
-    value = {
+    return {
         "format": FORMAT,
         "generation": marker.generation,
         "identity": record.identity,
@@ -100,8 +95,18 @@ def marker_bytes(marker: Marker) -> bytes:
         ],
         "result": record.result,
     }
-    data = json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-    parse_marker(data, record.identity)
+
+
+def marker_bytes(marker: Marker) -> bytes:
+    """The marker as it is written.
+
+    It may be longer than `MARKER_LIMIT`, and must not be written then.
+
+    Raises:
+        ValueError, TypeError: `parse_marker` would refuse it: a name, a digest or a value that cannot be.
+    """
+    data = json.dumps(marker_document(marker), allow_nan=False, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    parse_marker(data, marker.record.identity)
     return data
 
 

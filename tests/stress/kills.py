@@ -20,10 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import store_support as support
-from stress.workload import MIXED, NAMES, Actor, everything_is_right
-
-from hatch_epctx.store import Store
+from stress.workload import everything_is_right, fork, next_builds_are_right
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -44,7 +41,7 @@ def campaign(root: Path, kills: int, *, seed: int, commands: int = 0) -> Counter
         else:
             _kill_processes(root, chance, tally)
         tally["kills"] += 1
-        _next_build_is_right(root, chance)
+        next_builds_are_right(root, chance)
         if number % 10 == 9 or number == len(turns) - 1:
             tally["generations checked"] += everything_is_right(root, alone=True)
         if sys.stderr.isatty() and number % 10 == 0:
@@ -54,7 +51,7 @@ def campaign(root: Path, kills: int, *, seed: int, commands: int = 0) -> Counter
 
 def _kill_processes(root: Path, chance: random.Random, tally: Counter[str]) -> None:
     """Three at work; one is killed at a random moment, then the others, one after the other."""
-    children = [_fork(root, chance.getrandbits(32)) for _ in range(3)]
+    children = [fork(root, chance.getrandbits(32)) for _ in range(3)]
     time.sleep(chance.expovariate(1 / 0.08))
     os.kill(children[0], signal.SIGKILL)
     time.sleep(chance.random() * 0.02)
@@ -65,25 +62,6 @@ def _kill_processes(root: Path, chance: random.Random, tally: Counter[str]) -> N
         _, status = os.waitpid(pid, 0)
         assert os.WIFSIGNALED(status), f"a process failed by itself with {os.waitstatus_to_exitcode(status)}"
     tally["bystanders killed"] += 2
-
-
-def _fork(root: Path, seed: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            Actor(root, seed).work(MIXED, until=lambda: False)
-        except BaseException:  # noqa: BLE001  # the parent sees the exit code, the reader the traceback
-            sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    return pid
-
-
-def _next_build_is_right(root: Path, chance: random.Random) -> None:
-    store = Store(root)
-    for name in chance.sample(NAMES, 2):
-        with support.build(store, support.identity_of(name)) as generation:
-            support.check(generation, support.identity_of(name))
-            assert generation.selected
 
 
 def _project(folder: Path) -> Path:

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import store_support as support
-from stress.workload import MIXED, NAMES, Actor, everything_is_right
+from stress.workload import everything_is_right, fork, next_builds_are_right
 
 from hatch_epctx import collect as collecting
 from hatch_epctx.files import disk
@@ -51,7 +50,7 @@ def campaign(folder: Path, cuts: int, *, seed: int) -> Counter[str]:
         root = live / "cache"
         Store(root).sweep_dead()
         for _ in range(cuts):
-            children = [_fork(root, chance.getrandbits(32)) for _ in range(3)]
+            children = [fork(root, chance.getrandbits(32)) for _ in range(3)]
             time.sleep(0.1 + chance.random() * 0.6)
             for pid in children:
                 os.kill(pid, signal.SIGSTOP)
@@ -64,17 +63,6 @@ def campaign(folder: Path, cuts: int, *, seed: int) -> Counter[str]:
                 _examine(after / "cache", chance, tally)
             tally["power cuts"] += 1
     return tally
-
-
-def _fork(root: Path, seed: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            Actor(root, seed).work(MIXED, until=lambda: False)
-        except BaseException:  # noqa: BLE001  # the parent sees the exit code, the reader the traceback
-            sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    return pid
 
 
 def _copy(image: Path, copy: Path) -> None:
@@ -92,10 +80,7 @@ def _copy(image: Path, copy: Path) -> None:
 def _examine(root: Path, chance: random.Random, tally: Counter[str]) -> None:
     store = Store(root)
     tally["generations found whole"] += sum(_whole(found) for found in collecting.check(store))
-    for name in chance.sample(NAMES, 2):
-        with support.build(store, support.identity_of(name)) as generation:
-            support.check(generation, support.identity_of(name))
-            assert generation.selected
+    next_builds_are_right(root, chance)
     everything_is_right(root, alone=True)
 
 

@@ -5,6 +5,7 @@ The bytes of a generation are a function of its identity, so that whoever reads 
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
@@ -27,7 +28,7 @@ from hatch_epctx.store import Generation, Miss, Store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NAMES", "Actor", "everything_is_right"]
+__all__ = ["MIXED", "NAMES", "Actor", "everything_is_right", "fork", "next_builds_are_right"]
 
 NAMES: Final = tuple(f"model-{number}" for number in range(16))
 IDENTITIES: Final = frozenset(support.identity_of(name) for name in NAMES)
@@ -201,3 +202,24 @@ def everything_is_right(root: Path, *, alone: bool = False) -> int:
                     if identity in IDENTITIES:
                         support.check(found_, identity)
     return len(collecting.look(store).items)
+
+
+def fork(root: Path, seed: int) -> int:
+    """Begin another process that does everything at random until it is killed; return its number."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Actor(root, seed).work(MIXED, until=lambda: False)
+        except BaseException:  # noqa: BLE001  # the parent sees the exit code, the reader the traceback
+            sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    return pid
+
+
+def next_builds_are_right(root: Path, chance: random.Random) -> None:
+    """Build two of the identities and check what they give."""
+    store = Store(root)
+    for name in chance.sample(NAMES, 2):
+        with support.build(store, support.identity_of(name)) as generation:
+            support.check(generation, support.identity_of(name))
+            assert generation.selected
