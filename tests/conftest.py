@@ -12,6 +12,13 @@ from support import Factory
 
 STUB = Path(__file__).parent / "stub_ep"
 
+# What tells programs who runs them and how to print. Projects of the tests ask for CI, hatch and rich for the rest.
+SURROUNDINGS = {
+    "CI", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "PY_COLORS", "SOURCE_DATE_EPOCH",
+    "TTY_COMPATIBLE", "TTY_INTERACTIVE",
+}  # fmt: skip
+SETTINGS = ("EPCTX_", "GITHUB_", "GITLAB_", "HATCH_")
+
 # Time says nothing of a test's quality where other work runs beside it.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
@@ -40,9 +47,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def private_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the user's store or EPCTX_* settings; children see the stub EP."""
+    """No test sees the user's store or settings, nor where it runs; children see the stub EP."""
     for name in list(os.environ):
-        if name.startswith("EPCTX_") and name != "EPCTX_TEST_VENVS":
+        if name in SURROUNDINGS or (name.startswith(SETTINGS) and name != "EPCTX_TEST_VENVS"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("EPCTX_CACHE_DIR", str(tmp_path / "epctx-cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
