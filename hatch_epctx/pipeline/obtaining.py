@@ -10,26 +10,22 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from hatch_epctx import compile as compiling
-from hatch_epctx.changes import in_words, miss_in_words
+from hatch_epctx.changes import in_words
 from hatch_epctx.errors import CompileError, EpctxError, ModelError, ToolchainError
 from hatch_epctx.pipeline.checking import Checker, check_coverage
-from hatch_epctx.pipeline.progress import signs_of_life
+from hatch_epctx.pipeline.publishing import Published, Publisher
 from hatch_epctx.pipeline.records import Entry, artifacts_of, facts_of
 from hatch_epctx.pipeline.unstable import is_unstable
-from hatch_epctx.process import can_measure
 from hatch_epctx.source import SourceChangedError
-from hatch_epctx.store import Miss, Record
+from hatch_epctx.store import Miss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from hatch_epctx.compile import Compiled, Run
-    from hatch_epctx.config import SharedGroup, Variant
+    from hatch_epctx.config import Variant
     from hatch_epctx.identity import Identity
     from hatch_epctx.pipeline.farming import Farm
     from hatch_epctx.pipeline.history import History
@@ -40,14 +36,12 @@ if TYPE_CHECKING:
     from hatch_epctx.pipeline.remoting import RemoteCache
     from hatch_epctx.store import Generation, Store
 
-__all__ = ["ATTEMPTS", "Obtainer", "compile_unit", "not_shared"]
+__all__ = ["ATTEMPTS", "Obtainer"]
 
 MARGIN: Final = 60.0
 """Seconds beyond its time limits that one holder of an identity's lock is given by those who wait."""
 ATTEMPTS: Final = 3
 """Compiles of one variant whose source keeps changing."""
-_LONG: Final = 5.0
-"""Seconds of an earlier compile from which on a line says how long this one will take."""
 _FRESH: Final = 2.0
 """Seconds for which an identity counts as that of the source as it is now: a null build asks once."""
 
@@ -85,11 +79,19 @@ class Obtainer:
         self._history = history
         self._report = report
         self._remote = remote
-        self._farm = farm
         self._offline = offline
         self._checker = Checker(store, report=report, farm=farm)
         self._locked = locked
-        self._keep = keep
+        self._publisher = Publisher(
+            store=store,
+            preparer=preparer,
+            history=history,
+            checker=self._checker,
+            report=report,
+            farm=farm,
+            locked=locked,
+            keep=keep,
+        )
         self.begun = time.monotonic()
         """When the build began."""
         self.stopping = threading.Event()
@@ -148,14 +150,14 @@ class Obtainer:
         variant, identity = unit[0].variant, unit[0].identity
         if identity is None:  # an EP that went away while the source was changing
             raise ToolchainError(unit[0].skipped, where=variant.name, reason="missing-ep")
-        made: _Made | None = None
+        made: Published | None = None
         with self._held(variant, identity):
             found, status = self._found(unit, identity)
             if isinstance(found, Miss):
                 self._refuse_offline(variant, found)
                 if self.stopping.is_set():
                     raise CompileError("the build was stopped", where=variant.name, reason="stopped")
-                made = self._compile(unit, identity, why=found.reason)
+                made = self._publisher.publish(unit, identity, why=found.reason)
                 generation, status, reason = made.generation, "compiled", found.reason
             else:
                 generation, reason = self._hit(unit, identity, found, status), ""
@@ -244,74 +246,12 @@ class Obtainer:
         with ExitStack() as undo:
             undo.push(found)
             if time.monotonic() - unit[0].asked > _FRESH:
-                self._unchanged(unit[0])
+                self._preparer.confirm(unit[0])
             for planned in unit:
                 self._report(planned.variant, f"{status} {identity.short}")
                 self._history.remember(planned.variant, identity, found.record.result)
             undo.pop_all()
         return found
-
-    def _compile(self, unit: Sequence[Planned], identity: Identity, *, why: str) -> _Made:
-        """Compile and publish, within the identity's lock."""
-        variant, group = unit[0].variant, unit[0].variant.group
-        what = f" with {len(group.members)} members of the group {group.name}" if group else ""
-        what += f" on {self._farm.name}" if self._farm.name and not variant.is_source else ""
-        for planned in unit:
-            last = self._history.last(planned.variant)
-            about = f", about {last.seconds:.0f} s" if last and last.seconds and last.seconds >= _LONG else ""
-            self._report(planned.variant, f"compiling {identity.short}{what} ({miss_in_words(why)}){about}")
-        if variant.memory_limit is not None and (self._farm.name or not can_measure()):
-            who = "the executor" if self._farm.name else "this system"
-            self._report(variant, f"warning: memory-limit is not held: {who} does not tell what a process uses")
-        start = time.monotonic()
-        with self._store.staging(keep=self._keep) as staging:
-            with signs_of_life(self._report, variant):
-                compiled = compile_unit(unit[0], staging.path, self._farm.runner(unit[0]))
-            failures = self._judged(unit, identity, compiled, staging.path)
-            self._unchanged(unit[0])
-            record = _record(identity, compiled)
-            generation = self._store.publish(staging, record, select=not identity.uncertain)
-        if self._locked is not None:
-            generation = self._locked.check(unit, generation)
-        for planned in unit:
-            self._history.remember(planned.variant, identity, compiled.facts)
-            if planned.variant.name not in failures:
-                self._report(planned.variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
-            self._say_losses(planned.variant, facts_of(planned.variant, record))
-        if group and not compiled.facts["shared"]:
-            self._report(variant, not_shared(group, variant))
-        return _Made(generation=generation, record=record, failures=failures)
-
-    def _say_losses(self, variant: Variant, facts: Mapping[str, Any]) -> None:
-        """What a compile dropped or left behind, as warnings."""
-        for lost in facts.get("metadata_lost", ()):
-            self._report(variant, f"warning: metadata lost by the compile: {lost}")
-        for name in facts.get("unreferenced", ()):
-            self._report(variant, f"warning: the compile wrote {name}, which nothing refers to; it is not kept")
-
-    def _judged(
-        self, unit: Sequence[Planned], identity: Identity, compiled: Compiled, folder: Path
-    ) -> dict[str, EpctxError]:
-        """What the variants' demands have against a result, by variant.
-
-        It is published all the same: it is a right result of its identity, and other demands, such as a wider
-        tolerance, may accept it without a new compile.
-        """
-        failures: dict[str, EpctxError] = {}
-        for planned in unit:
-            variant, record = planned.variant, _record(identity, compiled)
-            facts = facts_of(variant, record)
-            try:
-                check_coverage(variant, facts)
-                if variant.check is not None:
-                    artifacts = artifacts_of(variant, record)
-                    check = self._checker.run(planned, identity, artifacts, folder, shared=bool(facts.get("shared")))
-                    found = compiled.facts
-                    own = found["members"][variant.group.position(variant)] if variant.group else found
-                    own["check"] = check
-            except (CompileError, ModelError) as error:
-                failures[variant.name] = error
-        return failures
 
     def _refuse_offline(self, variant: Variant, miss: Miss) -> None:
         if self._offline:
@@ -322,59 +262,8 @@ class Obtainer:
                 reason="offline",
             )
 
-    def _unchanged(self, planned: Planned) -> None:
-        """Refuse a compile whose identity is stale by now."""
-        self._preparer.forget_toolchains()
-        now = self._preparer.prepare(planned.variant).identity
-        if now is None or planned.identity is None or now.digest != planned.identity.digest:
-            raise SourceChangedError("the source or its toolchain changed meanwhile", reason="source-changed")
-
 
 def _worker() -> int:
     """The number of this thread among those of the build's pool."""
     number = threading.current_thread().name.rpartition("_")[2]
     return int(number) if number.isdigit() else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
-    """A compile that was published."""
-
-    generation: Generation
-    record: Record
-    """As the compile gave it; a locked generation tells the lock's facts."""
-    failures: Mapping[str, EpctxError]
-    """What variants of the unit have against it."""
-
-
-def _record(identity: Identity, compiled: Compiled) -> Record:
-    return Record(
-        identity=identity.digest,
-        document=dict(identity.document),
-        artifacts=compiled.artifacts,
-        result=compiled.facts,
-    )
-
-
-def compile_unit(planned: Planned, folder: Path, runner: Run) -> Compiled:
-    """The compile of the unit that `planned` belongs to, in the empty `folder`."""
-    variant, source, digests = planned.variant, planned.source, planned.option_digests
-    if variant.group is not None:
-        sources = [member.source for member in planned.members]
-        calibrations = [member.calibration for member in planned.members]
-        return compiling.compile_group(
-            variant.group, sources, folder, option_digests=digests, calibrations=calibrations, runner=runner
-        )
-    if source is None:
-        raise ToolchainError(planned.skipped, where=variant.name, reason="missing-ep")
-    return compiling.compile_variant(
-        variant, source, folder, option_digests=digests, calibration=planned.calibration, runner=runner
-    )
-
-
-def not_shared(group: SharedGroup, variant: Variant) -> str:
-    """The line that says so of a group whose members have no context binary in common."""
-    return (
-        f"warning: the group {group.name} shares nothing: {variant.provider.title} wrote a context binary for each of "
-        "its members"
-    )

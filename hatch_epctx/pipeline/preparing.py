@@ -88,6 +88,17 @@ class Preparer:
         asked = time.monotonic()
         return self._planned(variant, {}, asked)
 
+    def confirm(self, planned: Planned) -> None:
+        """Read everything anew, toolchains too.
+
+        Raises:
+            SourceChangedError: the identity of `planned` is stale.
+        """
+        self.forget_toolchains()
+        now = self.prepare(planned.variant).identity
+        if now is None or planned.identity is None or now.digest != planned.identity.digest:
+            raise SourceChangedError("the source or its toolchain changed meanwhile", reason="source-changed")
+
     def _planned(self, variant: Variant, sources: dict[str, SourceModel | EpctxError], asked: float) -> Planned:
         """The identity of `variant`; `sources` remembers models that were read, or why they could not be."""
         source = self._remembered(variant, sources)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from hatch_epctx.digest import CHUNK
 from hatch_epctx.errors import EpctxError, ModelError
 from hatch_epctx.files import open_regular
-from hatch_epctx.pipeline.obtaining import compile_unit
 from hatch_epctx.pipeline.progress import signs_of_life
+from hatch_epctx.pipeline.publishing import compile_unit
 from hatch_epctx.pipeline.records import units_of
 from hatch_epctx.pipeline.unstable import remember_unstable
 from hatch_epctx.source import SourceChangedError
