@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hatch_epctx.cli.parser import COMMANDS, make_parser
-from hatch_epctx.config import UNAVAILABLE, VARIABLES, InIdentity, Presentation, schema
+from hatch_epctx.config import VARIABLES, InIdentity, Presentation, schema
 from hatch_epctx.config.fields import key_of
 from hatch_epctx.config.schema import tool_schema
 from hatch_epctx.errors import (
@@ -206,11 +206,7 @@ def _text(value: Mapping[str, Any], root: Mapping[str, Any]) -> str:
 
 def variables() -> Iterator[str]:
     """The EPCTX_* variables."""
-    rows = [
-        (_code(name), text + (" (Not available in this version.)" if name in UNAVAILABLE else ""))
-        for name, text in VARIABLES.items()
-    ]
-    yield from table(("variable", "meaning"), rows)
+    yield from table(("variable", "meaning"), [(_code(name), text) for name, text in VARIABLES.items()])
 
 
 # providers.md
@@ -331,10 +327,9 @@ def command_list() -> Iterator[str]:
     parser = make_parser()
     rows = []
     for command in COMMANDS:
-        if command.available:
-            needed = [_needed(action) for action in _sub_parser(parser, command.name)._actions if action.required]
-            groups = ["|".join(inner.name for inner in command.commands)] if command.commands else needed
-            rows.append((_code(" ".join(["epctx", command.name, *groups])), command.text))
+        needed = [_needed(action) for action in _sub_parser(parser, command.name)._actions if action.required]
+        groups = ["|".join(inner.name for inner in command.commands)] if command.commands else needed
+        rows.append((_code(" ".join(["epctx", command.name, *groups])), command.text))
     yield from table(("command", "what it does"), rows)
 
 
@@ -346,13 +341,7 @@ def commands() -> Iterator[str]:
     """Every command with its arguments."""
     parser = make_parser()
     for command in COMMANDS:
-        if command.available:
-            yield from _command(command, _sub_parser(parser, command.name), command.name)
-    later = [(_code(f"epctx {command.name}"), command.text) for command in COMMANDS if not command.available]
-    if later:
-        yield "### Not available in this version"
-        yield ""
-        yield from table(("command", "what it will do"), later)
+        yield from _command(command, _sub_parser(parser, command.name), command.name)
 
 
 def _command(command: Command, parser: argparse.ArgumentParser, name: str) -> Iterator[str]:

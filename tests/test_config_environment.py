@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hatch_epctx.config import VARIABLES, Environment, read_environment
-from hatch_epctx.config.available import UNAVAILABLE
 from hatch_epctx.config.environment import available_cores
 from hatch_epctx.errors import ConfigError
 
@@ -90,11 +89,6 @@ def test_words_for_no(word: str) -> None:
             "x",
             f"EPCTX_TARGET: no such variable; expected one of {', '.join(VARIABLES)}. Did you mean 'EPCTX_TARGETS'?",
         ),
-        *(
-            (name, "x", f"{name}: not available in this version: {text}. Unset it.")
-            for name, text in UNAVAILABLE.items()
-            if name.startswith("EPCTX_")
-        ),
     ],
 )
 def test_bad_values(name: str, value: str, message: str) -> None:
@@ -110,12 +104,10 @@ def test_all_bad_values_at_once() -> None:
     assert str(caught.value).splitlines()[0] == "3 errors in the configuration"
 
 
-def test_every_variable_is_read_or_refused() -> None:
+def test_every_variable_is_read() -> None:
     read = {f"EPCTX_{name.upper()}" for name in Environment.__dataclass_fields__} - {"EPCTX_REMOTE"}
-    refused = {name for name in UNAVAILABLE if name.startswith("EPCTX_")}
-    assert not read & refused
     remote = {name for name in VARIABLES if name.startswith("EPCTX_REMOTE_")}
-    assert read | refused | remote | {"EPCTX_TRACE_WORKERS", "EPCTX_PREFER"} == set(VARIABLES)
+    assert read | remote | {"EPCTX_TRACE_WORKERS", "EPCTX_PREFER"} == set(VARIABLES)
 
 
 def test_what_the_remote_cache_is_told() -> None:

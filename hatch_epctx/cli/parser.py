@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hatch_epctx
 from hatch_epctx.cli import arguments
-from hatch_epctx.errors import ConfigError, suggest
+from hatch_epctx.errors import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,16 +33,11 @@ class Command:
     text: str
     """What it does, one clause; help, README.md and docs/commands.md say the same."""
     run: str = ""
-    """"module.function" in this package. Empty for a group, and for what is not available in this version."""
+    """"module.function" in this package. Empty for a group."""
     arguments: Callable[[argparse.ArgumentParser], None] = arguments.nothing
     """Adds the command's own arguments; --json, --quiet and --verbose are everybody's."""
     commands: tuple[Command, ...] = ()
     """The commands of a group."""
-
-    @property
-    def available(self) -> bool:
-        """Whether this version has it."""
-        return bool(self.run or self.commands)
 
 
 CACHE: Final[tuple[Command, ...]] = (
@@ -195,11 +190,6 @@ def _add_commands(parser: argparse.ArgumentParser, commands: tuple[Command, ...]
 
 
 def _add(group: Any, command: Command, name: str) -> None:
-    if not command.available:
-        later = group.add_parser(command.name, help=f"{command.text} (not available in this version)")
-        later.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        later.set_defaults(run=_refuse(name))
-        return
     text = command.text
     description = f"{text[0].upper()}{text[1:]}."
     parser = group.add_parser(command.name, help=text, description=description, allow_abbrev=False)
@@ -216,12 +206,5 @@ def _runner(command: Command) -> Callable[[argparse.Namespace], int]:
 
     def run(options: argparse.Namespace) -> int:
         return int(getattr(import_module(f"hatch_epctx.cli.{module}"), function)(options))
-
-    return run
-
-
-def _refuse(name: str) -> Callable[[argparse.Namespace], int]:
-    def run(_options: argparse.Namespace) -> int:
-        raise ConfigError("not available in this version", where=f"epctx {name}", reason="not-available")
 
     return run

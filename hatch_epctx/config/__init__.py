@@ -4,7 +4,6 @@
 pydantic; everything it hands out is frozen.
 """
 
-from hatch_epctx.config.available import UNAVAILABLE
 from hatch_epctx.config.base import InIdentity, Presentation
 from hatch_epctx.config.environment import VARIABLES, Environment, LogLevel, read_environment
 from hatch_epctx.config.errors import ConfigErrors
@@ -18,7 +17,6 @@ from hatch_epctx.config.schema import schema
 from hatch_epctx.config.variant import CheckPlan, CustomOps, SharedGroup, Variant
 
 __all__ = [
-    "UNAVAILABLE",
     "VARIABLES",
     "BuildSystem",
     "CheckPlan",

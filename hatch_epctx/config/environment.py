@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
-from hatch_epctx.config.available import UNAVAILABLE, refusal
 from hatch_epctx.config.errors import raise_all
 from hatch_epctx.config.scalars import is_platform_tag
 from hatch_epctx.errors import ConfigError, suggest
@@ -135,15 +134,9 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
                 read[key] = reader(name, values[name])
             except ConfigError as error:
                 errors.append(error)
-    errors += _unavailable(values)
     raise_all(errors)
     read["remote"] = {name: values[name] for name in sorted(values) if name.startswith(_REMOTE)}
     return Environment(**read)  # type: ignore[arg-type]  # each reader gives its field's type
-
-
-def _unavailable(values: Mapping[str, str]) -> list[ConfigError]:
-    """Refusals of variables that ask for what this version cannot do; a flag that is off asks for nothing."""
-    return [refusal(n, n) for n in sorted(values) if n in UNAVAILABLE and _WORDS.get(values[n].lower()) is not False]
 
 
 def _known(name: str) -> bool:

@@ -83,8 +83,8 @@ def raise_all(errors: Iterable[ConfigError]) -> None:
         raise ConfigErrors(unique)
 
 
-def findings(error: ValidationError, model: type[Table], layers: Layers) -> list[tuple[Keys, ConfigError]]:
-    """Each finding of `error` with its key path, in the order of the model's fields.
+def findings(error: ValidationError, model: type[Table], layers: Layers) -> list[ConfigError]:
+    """Each finding of `error` at its place, in the order of the model's fields.
 
     Args:
         error: what pydantic found.
@@ -112,9 +112,7 @@ def toml_type(value: object) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), type(value).__name__)
 
 
-def _finding(
-    detail: ErrorDetails, model: type[Table], data: Mapping[str, Any], layers: Layers
-) -> tuple[Keys, ConfigError]:
+def _finding(detail: ErrorDetails, model: type[Table], data: Mapping[str, Any], layers: Layers) -> ConfigError:
     keys = _keys(detail, data)
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     where = layers.place(keys)
@@ -136,7 +134,7 @@ def _finding(
         said = (f"{detail['msg']} (found {_shown(value)})", "", "")
     found, expected, remedy = said
     reason = {"extra_forbidden": "unknown-key", "missing": "missing-key"}.get(kind, "bad-value")
-    return keys, ConfigError(found, where=where, expected=expected, remedy=remedy, reason=reason)
+    return ConfigError(found, where=where, expected=expected, remedy=remedy, reason=reason)
 
 
 def _keys(detail: ErrorDetails, data: Mapping[str, Any]) -> Keys:

@@ -99,7 +99,7 @@ def _validated(table: type[_T], data: Mapping[str, Any], errors: list[ConfigErro
     try:
         return table.model_validate(data)
     except ValidationError as error:
-        errors += [found for _, found in findings(error, table, Layers((Layer(place="", table=data),)))]
+        errors += findings(error, table, Layers((Layer(place="", table=data),)))
         return None
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from hatch_epctx.config.available import refusal, used_keys
 from hatch_epctx.config.environment import Environment, read_environment
 from hatch_epctx.config.errors import findings, raise_all, toml_type
 from hatch_epctx.config.layers import Layer, Layers
@@ -31,7 +30,6 @@ from hatch_epctx.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from hatch_epctx.config.errors import Keys
     from hatch_epctx.config.scalars import State
 
 __all__ = ["HATCH_KEYS", "HOOK_PLACE", "TABLE_PLACE", "Machine", "load_settings"]
@@ -104,9 +102,7 @@ def load_settings(
         else:
             others.append(layer)
     settings, wrong = _read(applied)
-    refused = list(used_keys(applied.merged()))
-    errors += [error for keys, error in wrong if not any(keys[: len(path)] == path for _, path in refused)]
-    errors += [refusal(applied.place(path), pattern) for pattern, path in refused]
+    errors += wrong
     for layer in others:
         errors += _only_new(applied, layer)
     raise_all(errors)
@@ -144,7 +140,7 @@ def _override(entry: Any, place: str, errors: list[ConfigError]) -> tuple[Layer,
         condition = Override.model_validate(entry).if_
     except ValidationError as error:
         layers = Layers((Layer(place=place, table=entry),))
-        errors += [found for _, found in findings(error, Override, layers)]
+        errors += findings(error, Override, layers)
         return None
     if not condition.model_fields_set:
         remedy = "Give one of platform-system, platform-machine, env, state, or write the keys without a condition."
@@ -160,7 +156,7 @@ def _bad(found: str, where: str, expected: str = "", remedy: str = "") -> Config
     return ConfigError(found, where=where, expected=expected, remedy=remedy, reason="bad-value")
 
 
-def _read(layers: Layers) -> tuple[Settings | None, list[tuple[Keys, ConfigError]]]:
+def _read(layers: Layers) -> tuple[Settings | None, list[ConfigError]]:
     try:
         return Settings.model_validate(layers.merged()), []
     except ValidationError as error:
@@ -169,8 +165,8 @@ def _read(layers: Layers) -> tuple[Settings | None, list[tuple[Keys, ConfigError
 
 def _only_new(applied: Layers, override: Layer) -> list[ConfigError]:
     """What is wrong once `override` is merged over the rest and was not wrong before."""
-    known = {str(error) for _, error in _read(applied)[1]}
-    return [error for _, error in _read(applied.over(override))[1] if str(error) not in known]
+    known = {str(error) for error in _read(applied)[1]}
+    return [error for error in _read(applied.over(override))[1] if str(error) not in known]
 
 
 def _holds(condition: Condition, environ: Mapping[str, str], state: State, machine: Machine) -> bool:

@@ -3,7 +3,6 @@
 One model for each table, a docstring under each field: messages, the JSON Schema and the reference page read them.
 Names here are Python's; the TOML key is the same in kebab-case. Every field says whether its value stands in the
 compile identity (`InIdentity`) or is presentation only (`Presentation`); a test holds the list complete.
-Fields of `available.UNAVAILABLE` are declared and refused when used.
 """
 
 # ruff: noqa: TC001  # pydantic evaluates the annotations when the classes are made

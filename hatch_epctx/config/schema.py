@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from hatch_epctx.config.available import UNAVAILABLE
 from hatch_epctx.config.models import Settings
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ def schema() -> dict[str, Any]:
     definitions = made.pop("$defs")
     made.pop("required")
     made["title"] = "tool.epctx"
-    for pattern in UNAVAILABLE:
-        _mark_unavailable(made, definitions, pattern.split("."))
     override = definitions["Override"]
     partial = {f"{name}{_PARTIAL}": _partial(table) for name, table in definitions.items() if name != "Override"}
     keys = {key: value for key, value in made["properties"].items() if key != "overrides"}
@@ -107,17 +104,6 @@ def _unwrapped(node: Any) -> Any:
             for key, value in node.items()
         }
     return [_unwrapped(value) for value in node] if isinstance(node, list) else node
-
-
-def _mark_unavailable(table: dict[str, Any], definitions: dict[str, Any], parts: list[str]) -> None:
-    """Say in the description of the key at `parts` that this version refuses it."""
-    *above, key = parts
-    for part in above:
-        table = next(iter(table["patternProperties"].values())) if part == "*" else table["properties"][part]
-        if "$ref" in table:
-            table = definitions[table["$ref"].removeprefix(_REFERENCE)]
-    if field := table["properties"].get(key):
-        field["description"] = f"(Not available in this version.) {field['description']}"
 
 
 def _partial(node: Any) -> Any:
