@@ -82,6 +82,9 @@ class Choice:
     the compile."""
     beside: tuple[str, ...] = ()
     """Names of the files beside `path` that it needs: context binaries, external weights."""
+    shares_with: tuple[str, ...] = ()
+    """The weight-sharing group whose context binary it shares: every member as model.variant, itself among them.
+    Empty where nothing is shared. See `Package.sessions`."""
     content: bytes | None = field(default=None, repr=False, compare=False)
     """The ONNX file's bytes, checked, where it is to be opened from them; `path` then need not exist."""
     supply: Supply | None = field(default=None, repr=False, compare=False)

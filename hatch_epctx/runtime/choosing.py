@@ -99,12 +99,18 @@ def _choice(request: Request, candidate: Candidate, rejected: list[Rejection]) -
         custom_ops=custom_ops,
         note="; ".join(filter(None, (candidate.fit.note, candidate.differences, differs))),
         beside=tuple(artifact.path for artifact in on_disk if artifact is not model),
+        shares_with=_sharers(variant),
         content=folder.read(variant.model_file, model) if request.as_bytes else None,
         supply=supply,
         ep_cache=cache,
         hold=hold,
         ep_device=candidate.ep_device,
     )
+
+
+def _sharers(variant: Variant) -> tuple[str, ...]:
+    group = variant.facts.group if variant.facts is not None else {}
+    return tuple(group["members"]) if group.get("shared") else ()
 
 
 def _supply(request: Request, variant: Variant, folder: Folder) -> Supply | None:

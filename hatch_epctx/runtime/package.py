@@ -10,6 +10,7 @@ from hatch_epctx.errors import LookupFailure, suggest
 from hatch_epctx.runtime import sessions
 from hatch_epctx.runtime.choosing import choices, failure, log
 from hatch_epctx.runtime.folders import Folder, Held, open_package, variants_of
+from hatch_epctx.runtime.options import as_texts
 from hatch_epctx.runtime.request import Fallback, Verify, check_text, make_request
 
 if TYPE_CHECKING:
@@ -215,6 +216,48 @@ class Package:
             sessions.remember(session, replace(made, rejected=tuple(rejected)))
             return session
         raise failure(request, rejected) from cause
+
+    def sessions(self, *models: str, **how: Any) -> dict[str, InferenceSession]:
+        """Sessions of several models, which hold once what a weight-sharing group of them shares.
+
+        All members of a group that are opened in one call get ONNX Runtime's ``ep.share_ep_contexts``, so that the EP
+        reads their binary once. What is no whole group, or does not open so, is opened as `session` does, with a
+        warning in the log where it was one; `explain(...).session_options` tells.
+
+        Args:
+            *models: names of models, or model.variant where a group has several variants of one; each once.
+            **how: further arguments of `session`, for all of them; session_options as a mapping.
+
+        Returns:
+            The sessions by the given names.
+
+        Raises:
+            TypeError: `how` holds the caller's own SessionOptions, which serve one session.
+            LookupFailure, VerificationError, ValueError, TypeError: as `session`.
+        """
+        from hatch_epctx.runtime.sharing import open_together
+
+        entries = as_texts(how.pop("session_options", None), "session_options")
+        beyond = {name: how.pop(name) for name in ("data", "as_bytes") if name in how}
+        asked = {name: self._asked(name, how) for name in models}
+
+        def share(name: str, choice: Choice, over: Mapping[str, str]) -> InferenceSession:
+            exact = {**asked[name], "variant": choice.variant, "fallback": "error"}
+            return self.session(**exact, **beyond, session_options={**entries, **over})
+
+        def alone(name: str) -> InferenceSession:
+            return self.session(**asked[name], **beyond, session_options=entries)
+
+        found = {name: self.lookup(**asked[name], session_options=entries) for name in models}
+        return open_together(found, share, alone)
+
+    def _asked(self, name: str, how: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of `session` for a name of `sessions`: a model, or model.variant."""
+        check_text(model=name)
+        model, dot, variant = name.rpartition(".")
+        if not dot or name in self.models:
+            return {**how, "model": name}
+        return {**how, "model": model, "variant": variant}
 
     def genai(
         self,

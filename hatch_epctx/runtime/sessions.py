@@ -13,6 +13,7 @@ from hatch_epctx.runtime.choice import Rejection
 from hatch_epctx.runtime.contextdata import supports_callbacks
 from hatch_epctx.runtime.epcaches import forget, offer
 from hatch_epctx.runtime.options import session_options
+from hatch_epctx.runtime.sharing import SHARE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +140,9 @@ def _check(choice: Choice, session: InferenceSession) -> None:
     if not providers or providers[0] != choice.ep:
         text = f"the session runs on {', '.join(providers) or 'nothing'} and not on {choice.ep}"
         raise CreationFailed(_rejection(choice, "silent-fallback", text))
-    missed = choice.supply.names - choice.supply.served if choice.supply is not None else ()
+    # Who shares may have what it needs from an earlier session of its group.
+    shares = choice.session_options.get(SHARE) == "1"
+    missed = choice.supply.names - choice.supply.served if choice.supply is not None and not shares else ()
     if missed:
         text = f"{choice.ep} made a session without asking for its context data {', '.join(sorted(missed))}"
         raise CreationFailed(_rejection(choice, "callbacks-unsupported", text))

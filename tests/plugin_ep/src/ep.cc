@@ -5,6 +5,9 @@
 // none gets an error. Data goes through ONNX Runtime's EPContext data callbacks when they are set, and then never to
 // the file system; else to files beside the model.
 //
+// Sessions with ep.share_ep_contexts share, by name and for the whole process, as QNN's do: compiles write one binary
+// for all their nodes, named by the first model; sessions read it once. ep.stop_share_ep_contexts ends that.
+//
 // Provider options: payload (bytes, default 64); reads (how many threads read the data of each node at once, default 1);
 // support (0 none, 1 reads, 2 writes, 3 both: what the EP says that it supports; default 3).
 
@@ -13,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -167,12 +171,18 @@ OrtStatus* factor_of(const std::string& data, float* factor) {
 
 struct TestEp : Ep {
   Callbacks callbacks;
-  bool context = false, embed = false;
+  bool context = false, embed = false, share = false, stop = false;
   std::string model_path, output_path;
   size_t payload = 64;
   int reads = 1;
   uint32_t support = 3;
 };
+
+// What sessions that share have in common; used by one of them at a time.
+struct Shared {
+  std::string stem;
+  std::map<std::string, std::string> data;
+} shared;
 
 struct Scaling : NodeComputeInfo {
   float factor = 0;
@@ -229,7 +239,15 @@ OrtStatus* context_data(const TestEp* ep, const void* graph, const void* node, s
     *data = name;
     return nullptr;
   }
-  if (ep->callbacks.read) return read_at_once(ep->callbacks, name, ep->reads, data);
+  if (ep->share && shared.data.count(name)) {
+    *data = shared.data[name];
+    return nullptr;
+  }
+  if (ep->callbacks.read) {
+    TRY(read_at_once(ep->callbacks, name, ep->reads, data));
+    if (ep->share) shared.data[name] = *data;
+    return nullptr;
+  }
   if (name.find("..") != std::string::npos || name[0] == '/') return fail("'" + name + "' leaves the model's folder");
   std::string folder = folder_of(text_of(334, graph));
   if (!ep->model_path.empty()) folder = folder_of(ep->model_path);
@@ -238,6 +256,7 @@ OrtStatus* context_data(const TestEp* ep, const void* graph, const void* node, s
   std::ostringstream content;
   content << file.rdbuf();
   *data = content.str();
+  if (ep->share) shared.data[name] = *data;
   return nullptr;
 }
 
@@ -247,13 +266,17 @@ OrtStatus* context_node(const TestEp* ep, const void* node, const std::string& f
     const size_t slash = ep->output_path.rfind('/') + 1;  // 0 without one
     std::string stem = ep->output_path.substr(slash);
     stem = stem.substr(0, stem.rfind('.'));
-    reference = stem + "_" + fused + ".bin";
-    if (ep->callbacks.write) {
+    if (ep->share && shared.stem.empty()) shared.stem = stem;
+    reference = ep->share ? shared.stem + ".bin" : stem + "_" + fused + ".bin";
+    if (ep->share && shared.data.count(reference)) {
+      // Written by an earlier node: all nodes have the same data.
+    } else if (ep->callbacks.write) {
       TRY(ep->callbacks.write(ep->callbacks.write_state, reference.c_str(), data.data(), data.size()));
     } else {
       std::ofstream file(folder_of(ep->output_path) + reference, std::ios::binary);
       if (!(file << data).flush()) return fail("the context data " + reference + " cannot be written");
     }
+    if (ep->share) shared.data[reference] = data;
   }
   const int64_t one = 1, embed = ep->embed ? 1 : 0;
   auto make = entry<OrtStatus* (*)(const char*, const void*, int, int, void**)>(api, 211);
@@ -290,6 +313,7 @@ OrtStatus* compile(Ep* self, const void** graphs, const void** fused, size_t cou
     if (!compiled && ep->context) TRY(context_node(ep, fused[n], name, data, &context_nodes[n]));
     infos[n] = info.release();
   }
+  if (ep->stop) shared = {};
   return nullptr;
 }
 
@@ -332,6 +356,8 @@ OrtStatus* create_ep(EpFactory*, const void* const*, const void* const*, size_t,
   TRY(callbacks_of(options, &ep->callbacks));
   ep->context = option(options, "ep.context_enable", "0") == "1";
   ep->embed = option(options, "ep.context_embed_mode", "0") == "1";
+  ep->share = option(options, "ep.share_ep_contexts", "0") == "1";
+  ep->stop = option(options, "ep.stop_share_ep_contexts", "0") == "1";
   ep->output_path = ep->model_path = option(options, "ep.context_file_path", "");
   const std::string head = kOptions;
   ep->payload = std::stoul(option(options, head + "payload", "64"));
