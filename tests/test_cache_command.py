@@ -79,6 +79,22 @@ def test_info_says_where_and_how_much(epctx: Command, store: Store) -> None:
     assert (facts["pinned"], facts["unnamed"], facts["network"], facts["shared"]) == (0, 0, False, False)
 
 
+def test_what_can_be_told_is_told_before_a_pin_that_cannot_be_read(epctx: Command, store: Store) -> None:
+    fill(store, "a", "b")
+    epctx("cache", "pin", identity_of("a"))
+    (store.layout.roots / "x.json").write_bytes(b"{")
+    for command, told in (("info", "pinned       1, "), ("list", "2 generations, "), ("verify", "2 generations, ")):
+        run = epctx("cache", command, check=False)
+        assert run.code == 6
+        assert told in run.out
+        assert run.err.startswith("epctx: error: ")
+        assert "x.json: what is pinned cannot be read: " in run.err
+    assert epctx("cache", "info", "--json", check=False).json["pinned"] == 1
+    refused = epctx("cache", "collect", "--max-size", "1B", check=False)
+    assert (refused.code, refused.out) == (6, "")
+    assert len(list(store.layout.markers.rglob("*.json"))) == 2
+
+
 def test_info_tells_of_kept_folders_which_nothing_collects(epctx: Command, store: Store) -> None:
     (store.root / "kept" / "deep").mkdir(parents=True)
     (store.root / "kept" / "deep" / "file").write_bytes(b"x" * 3000)

@@ -18,9 +18,10 @@ from hatch_epctx.store import Store
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from hatch_epctx.collect import Checked, Collected, Item
+    from hatch_epctx.errors import StoreError
 
 __all__ = ["clear", "collect", "identities_of", "info", "is_hexadecimal", "list_items", "open_store", "verify"]
 
@@ -32,7 +33,8 @@ _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 def info(options: Namespace) -> int:
     """What the store holds, where it lies, and what it may hold."""
     store = open_store()
-    inventory = collecting.look(store)
+    roots, unreadable = collecting.readable_roots(store)
+    inventory = collecting.look(store, roots=roots)
     layout = store.layout
     limits = _limits(options)
     editable = installs(store.root)
@@ -55,7 +57,7 @@ def info(options: Namespace) -> int:
     }
     if options.json:
         emit_json(options, facts)
-        return 0
+        return _told(unreadable)
     say(f"store        {store.root}{_remarks(store)}")
     say(f"generations  {facts['generations']}, {size(inventory.size)} of {size(limits.max_size)}")
     say(f"pinned       {facts['pinned']}, {size(facts['pinned_size'])}")
@@ -67,6 +69,13 @@ def info(options: Namespace) -> int:
         say(f"kept         {size(kept)}, folders of failed compiles (EPCTX_KEEP_STAGING), yours to remove")
     if layout.on_network:
         say("network      leases of other hosts cannot be trusted here: nothing is collected by itself")
+    return _told(unreadable)
+
+
+def _told(unreadable: Sequence[StoreError]) -> int:
+    """0, once all else was told; raises what could not be read."""
+    if unreadable:
+        raise unreadable[0]
     return 0
 
 
@@ -89,11 +98,12 @@ def _remarks(store: Store) -> str:
 def list_items(options: Namespace) -> int:
     """Every generation: identity, size, last use, pins."""
     store = open_store()
-    inventory = collecting.look(store)
+    roots, unreadable = collecting.readable_roots(store)
+    inventory = collecting.look(store, roots=roots)
     items = sorted(inventory.items, key=lambda item: -item.used)
     if options.json:
         emit_json(options, {"generations": [_described(store, item) for item in items]})
-        return 0
+        return _told(unreadable)
     now = time.time()
     rows = []
     for item in items:
@@ -103,7 +113,7 @@ def list_items(options: Namespace) -> int:
             rows.append((shown, *target, size(item.size), _ago(now - item.used), ", ".join(item.pins) or "-"))
     table(("IDENTITY", "EP", "DEVICE", "SIZE", "USED", "PINNED BY"), rows)
     say(f"{counted(len(items), 'generation')}, {size(inventory.size)}")
-    return 0
+    return _told(unreadable)
 
 
 def _described(store: Store, item: Item) -> dict[str, Any]:
@@ -137,7 +147,7 @@ def verify(options: Namespace) -> int:
     """Read every byte of what the store selects."""
     store = open_store()
     identities = identities_of(store, options.identities) if options.identities else None
-    collecting.read_roots(store)
+    _, unreadable = collecting.readable_roots(store)
     checked = [found for found in collecting.check(store, identities) if not _is_gone(found)]
     bad = [found for found in checked if found.miss is not None]
     if options.remove and bad:
@@ -163,7 +173,7 @@ def verify(options: Namespace) -> int:
         total = sum(found.size for found in checked if found.miss is None)
         say(f"{counted(len(checked), 'generation')}, {size(total)} verified, {len(bad)} damaged")
     if not bad:
-        return 0
+        return _told(unreadable)
     raise VerificationError(
         f"{len(bad)} of {len(checked)} generations are not what their markers say",
         where=str(store.root),

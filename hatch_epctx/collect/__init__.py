@@ -23,7 +23,7 @@ from hatch_epctx.collect.checking import Checked, check
 from hatch_epctx.collect.collecting import Collected, clear, collect, look, select
 from hatch_epctx.collect.inventory import Inventory, Item, marked_identities, recent_identities, survey
 from hatch_epctx.collect.limits import DEFAULT_SIZE, Limits
-from hatch_epctx.collect.roots import LAST, Root, pin, pins, read_roots, unpin
+from hatch_epctx.collect.roots import LAST, Root, pin, pins, read_roots, readable_roots, unpin
 
 __all__ = [
     "DEFAULT_SIZE",
@@ -43,6 +43,7 @@ __all__ = [
     "pin",
     "pins",
     "read_roots",
+    "readable_roots",
     "recent_identities",
     "select",
     "survey",

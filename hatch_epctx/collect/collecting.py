@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.collect.inventory import Inventory, Item
     from hatch_epctx.collect.limits import Limits
+    from hatch_epctx.collect.roots import Root
     from hatch_epctx.store import Store
 
 __all__ = ["Collected", "Why", "clear", "collect", "look", "select"]
@@ -148,18 +149,25 @@ def clear(
     return done
 
 
-def look(store: Store, *, deadline: Deadline | None = None, unpinned: bool = False) -> Inventory:
+def look(
+    store: Store,
+    *,
+    deadline: Deadline | None = None,
+    unpinned: bool = False,
+    roots: Iterable[Root] | None = None,
+) -> Inventory:
     """The inventory with what is pinned in it.
 
     Args:
         store: the store.
         deadline: see `survey`.
         unpinned: leave roots out.
+        roots: those that count; read from the store when left out.
 
     Raises:
         StoreError: a root or a folder cannot be read.
     """
-    claims = {} if unpinned else pins(store, read_roots(store))
+    claims = {} if unpinned else pins(store, read_roots(store) if roots is None else roots)
     try:
         return survey(store, pins=claims, deadline=deadline or Deadline())
     except OSError as error:

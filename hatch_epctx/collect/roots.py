@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.store import Store
 
-__all__ = ["LAST", "Root", "parse_root", "pin", "pins", "read_roots", "roots_seen", "unpin"]
+__all__ = ["LAST", "Root", "parse_root", "pin", "pins", "read_roots", "readable_roots", "roots_seen", "unpin"]
 
 FORMAT: Final = "epctx-root/1"
 LAST: Final = "last"
@@ -86,7 +86,19 @@ def read_roots(store: Store) -> tuple[Root, ...]:
     Raises:
         StoreError: reason "unreadable-root": one of them cannot be read, or says nothing that can be understood.
     """
-    found = []
+    found, unreadable = readable_roots(store)
+    if unreadable:
+        raise unreadable[0]
+    return found
+
+
+def readable_roots(store: Store) -> tuple[tuple[Root, ...], tuple[StoreError, ...]]:
+    """Roots that can be read, sorted by name, and what is wrong with each other one: enough to tell, not to remove.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    found, unreadable = [], []
     for name in _files(store):
         path = store.layout.roots / name
         try:
@@ -94,14 +106,17 @@ def read_roots(store: Store) -> tuple[Root, ...]:
         except FileNotFoundError:
             continue  # unpinned just now
         except (OSError, ValueError) as error:
-            raise StoreError(
+            wrong = StoreError(
                 f"what is pinned cannot be read: {getattr(error, 'strerror', None) or error}",
                 where=str(path),
                 remedy="Nothing is collected until that file is repaired, or removed and its claim pinned again.",
                 reason="unreadable-root",
-            ) from error
-        found.append(root)
-    return tuple(sorted(found, key=lambda root: root.name))
+            )
+            wrong.__cause__ = error
+            unreadable.append(wrong)
+        else:
+            found.append(root)
+    return tuple(sorted(found, key=lambda root: root.name)), tuple(unreadable)
 
 
 def _files(store: Store) -> list[str]:
