@@ -109,6 +109,13 @@ def test_elsewhere_there_are_lines_that_say_how_long_it_will_take(factory: Facto
     )
 
 
+def test_a_shipped_source_is_packed_not_compiled(factory: Factory) -> None:
+    lines = here("build", cwd=factory.project(f"ship-source = true\n{SLOW.format(0)}").root).err
+    assert re.search(r"detector\.source: packing [0-9a-f]{12} \(not in the store\)\n", lines)
+    assert re.search(r"detector\.source: packed [0-9a-f]{12} in [0-9.]+ s\n", lines)
+    assert re.search(r"detector\.stub: compiled [0-9a-f]{12} in [0-9.]+ s\n", lines)
+
+
 class Screen:
     """A stream that says that it is a terminal."""
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Live", "can_show"]
 
-_BEGINS: Final = ("compiling", "checking", "waiting")
+_BEGINS: Final = ("compiling", "packing", "checking", "waiting")
 """First words of what goes on until another line of the same variant follows."""
-_ENDS: Final = ("hit", "compiled", "fetched", "failed", "skipped")
+_ENDS: Final = ("hit", "compiled", "packed", "fetched", "failed", "skipped")
 """First words of the last line of a variant."""
 _SIGN: Final = "still"
 """First word of a sign of life, which the display gives by itself."""

@@ -98,7 +98,8 @@ class Publisher:
         for planned in unit:
             self.history.remember(planned.variant, identity, compiled.facts)
             if planned.variant.name not in failures:
-                self.report(planned.variant, f"compiled {identity.short} in {time.monotonic() - start:.1f} s")
+                done = "packed" if variant.is_source else "compiled"
+                self.report(planned.variant, f"{done} {identity.short} in {time.monotonic() - start:.1f} s")
             self._say_losses(planned.variant, facts_of(planned.variant, record))
         if group and not compiled.facts["shared"]:
             self.report(variant, _not_shared(group, variant))
@@ -109,10 +110,12 @@ class Publisher:
         variant, group = unit[0].variant, unit[0].variant.group
         what = f" with {len(group.members)} members of the group {group.name}" if group else ""
         what += f" on {self.farm.name}" if self.farm.name and not variant.is_source else ""
+        # A source model that rides along is checked and copied, not compiled.
+        doing = "packing" if variant.is_source else "compiling"
         for planned in unit:
             last = self.history.last(planned.variant)
             about = f", about {last.seconds:.0f} s" if last and last.seconds and last.seconds >= _LONG else ""
-            self.report(planned.variant, f"compiling {identity.short}{what} ({miss_in_words(why)}){about}")
+            self.report(planned.variant, f"{doing} {identity.short}{what} ({miss_in_words(why)}){about}")
         if variant.memory_limit is not None and (self.farm.name or not can_measure()):
             who = "the executor" if self.farm.name else "this system"
             self.report(variant, f"warning: memory-limit is not held: {who} does not tell what a process uses")
