@@ -312,6 +312,8 @@ class Script:
         self.metadata: list[dict[str, Any]] = []
         self.faults: dict[str, Callable[[Any, grpc.ServicerContext], Any]] = {}
         self.low = self.high = 2
+        self.executes = False
+        """Whether it says that it executes; what it answers then are faults for Execute and the like."""
         self.digest_function: int = pb.DigestFunction.SHA256
         self._zstd, self._batch, self._limit, self._update = zstd, batch, blob_limit, update
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
@@ -340,6 +342,7 @@ class Script:
         )
         return pb.ServerCapabilities(
             cache_capabilities=cache,
+            execution_capabilities=pb.ExecutionCapabilities(exec_enabled=self.executes),
             low_api_version=pb.SemVer(major=self.low),
             high_api_version=pb.SemVer(major=self.high),
         )
@@ -418,6 +421,9 @@ _METHODS: dict[str, tuple[str, Any]] = {
     SERVICE + "ContentAddressableStorage/FindMissingBlobs": ("find_missing_blobs", pb.FindMissingBlobsRequest),
     SERVICE + "ContentAddressableStorage/BatchReadBlobs": ("batch_read_blobs", pb.BatchReadBlobsRequest),
     SERVICE + "ContentAddressableStorage/BatchUpdateBlobs": ("batch_update_blobs", pb.BatchUpdateBlobsRequest),
+    SERVICE + "Execution/Execute": ("", pb.ExecuteRequest),
+    SERVICE + "Execution/WaitExecution": ("", pb.WaitExecutionRequest),
+    "/google.longrunning.Operations/CancelOperation": ("", pb.CancelOperationRequest),
     "/google.bytestream.ByteStream/Read": ("read", pb.ReadRequest),
     "/google.bytestream.ByteStream/Write": ("write", pb.WriteRequest),
 }
@@ -453,7 +459,7 @@ class _Handlers(grpc.GenericRpcHandler):
             for answer in script.read(request) if answers is None else answers:
                 yield encoded(answer, context)
 
-        if name == "Read":
+        if name in ("Execute", "Read", "WaitExecution"):
             return grpc.unary_stream_rpc_method_handler(streamed, kind.FromString)
         if name == "Write":
             return grpc.stream_unary_rpc_method_handler(unary, kind.FromString)

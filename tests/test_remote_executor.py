@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 from reapi_server import Casd, Script, Wire, free_port
 
@@ -16,10 +19,10 @@ from hatch_epctx.remote.blobs import blob_of
 from hatch_epctx.remote.endpoint import read_endpoint
 from hatch_epctx.remote.executor import Executor
 from hatch_epctx.remote.faults import RemoteError
+from hatch_epctx.remote.proto import reapi_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.reapi
 
@@ -125,6 +128,131 @@ def test_folders_left_behind_do_not_come_back(executor: Executor, tmp_path: Path
     execution = executor.run(python(code, text("job/in/z", "z")), tmp_path)
     assert [item.name for item in execution.outputs] == ["y"]
     assert [path.name for path in tmp_path.iterdir()] == ["y"]
+
+
+def test_a_closed_executor_cancels_on_the_service(casd: Casd, tmp_path: Path) -> None:
+    """Two at one time; what they run has ended when the executor is closed, and not at its time limit."""
+    marks = [f"epctx-cancelled-{number}-{os.getpid()}" for number in range(2)]
+    ended: list[BaseException] = []
+
+    def run(executor: Executor, mark: str) -> None:
+        (tmp_path / mark).mkdir()
+        try:
+            executor.run(python(f"import time; time.sleep(90)  # {mark}", text("job/mark", mark)), tmp_path / mark)
+        except RemoteError as error:
+            ended.append(error)
+
+    with executor_closed(casd.url) as executor:
+        threads = [threading.Thread(target=run, args=(executor, mark)) for mark in marks]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(sleeping(casd)) == 2)
+        start = time.monotonic()
+        executor.close()
+        for thread in threads:
+            thread.join(30)
+        assert time.monotonic() - start < 30
+        assert executor.round_trips["CancelOperation"] == 2
+        assert len(ended) == 2
+    wait_until(lambda: not sleeping(casd))
+
+
+def test_an_interrupt_of_the_waiting_thread_cancels_on_the_service(
+    casd: Casd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_self: Executor, _running: Any, _name: str) -> None:
+        original(_self, _running, _name)
+        raise KeyboardInterrupt
+
+    original = Executor._named
+    monkeypatch.setattr(Executor, "_named", interrupted)
+    with executor_closed(casd.url) as executor:
+        with pytest.raises(KeyboardInterrupt):
+            executor.run(python("import time; time.sleep(91)"), tmp_path)
+        assert executor.round_trips["CancelOperation"] == 1
+    wait_until(lambda: not sleeping(casd))
+
+
+def test_an_action_that_somebody_else_cancelled_is_run_again(casd: Casd, tmp_path: Path) -> None:
+    """A service may make one operation of two clients' equal actions."""
+    with executor_closed(casd.url) as executor, executor_closed(casd.url) as other:
+        names: list[str] = []
+        original = executor._named
+        executor._named = lambda running, name: (names.append(name), original(running, name))[1]  # type: ignore[method-assign]
+        thread = threading.Thread(
+            target=lambda: (wait_until(lambda: bool(sleeping(casd))), other._cancel([names[0]], 5)), daemon=True
+        )
+        thread.start()
+        execution = executor.run(python("import time; time.sleep(4); open('done', 'w').close()"), tmp_path)
+        thread.join()
+    assert [item.name for item in execution.outputs] == ["done"]
+    assert executor.round_trips["Execute"] == 2
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_service_that_cannot_cancel_holds_nobody_up(tmp_path: Path, *, silent: bool) -> None:
+    """It knows no such method, or does not answer: the executor is closed all the same."""
+    release = threading.Event()
+
+    def execute(_request: Any, _context: Any) -> Iterator[Any]:
+        yield pb.Operation(name="one")
+        release.wait(60)
+
+    def cancel(_request: Any, context: Any) -> bytes:
+        if silent:
+            release.wait(60)
+        else:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+        return b""
+
+    with Script() as script:
+        script.executes = True
+        script.faults = {"Execute": execute, "CancelOperation": cancel}
+        with executor_closed(script.url) as executor:
+            ended = threading.Event()
+
+            def run() -> None:
+                with pytest.raises(RemoteError):
+                    executor.run(python("pass"), tmp_path)
+                ended.set()
+
+            threading.Thread(target=run).start()
+            wait_until(lambda: "Execute" in script.calls)
+            executor.close()
+            assert ended.wait(20)
+            assert "CancelOperation" in script.calls
+        release.set()
+
+
+def sleeping(casd: Casd) -> list[int]:
+    """Programs of `python` that casd runs now."""
+    return [
+        int(entry.name)
+        for entry in Path("/proc").glob("[0-9]*")
+        if b"epctx/program.py" in _words(entry)[2:] and casd.process.pid in _ancestors(int(entry.name))
+    ]
+
+
+def _words(entry: Path) -> list[bytes]:
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return words if b"python" in words[0] else []
+
+
+def _ancestors(process: int) -> Iterator[int]:
+    with suppress(OSError):
+        while process > 1:
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+            yield process
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not there():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
 
 
 def test_what_was_sent_once_is_not_asked_for_again(casd: Casd, tmp_path: Path) -> None:

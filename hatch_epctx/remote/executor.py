@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 
@@ -40,9 +40,13 @@ GRACE: Final = 600.0
 """Seconds beyond a command's time limit that an action may wait for a worker."""
 TREE_LIMIT: Final = 16 << 20
 _OK: Final = 0
+_CANCELLED: Final = 1
 _DEADLINE_EXCEEDED: Final = 4
 STREAM_LIMIT: Final = 1 << 20
 """Bytes of a command's output that are fetched."""
+CANCEL: Final = "/google.longrunning.Operations/CancelOperation"
+CANCEL_TIME: Final = 2.0
+"""Seconds that telling the service to cancel may take; whoever interrupted a build waits for it."""
 
 
 class OverdueError(RemoteError):
@@ -75,6 +79,9 @@ class Executor:
         self._endpoint = endpoint
         self._sent: set[Blob] = set()
         """Blobs that the service had at an earlier action of this client; they are not asked for again."""
+        self._under_way: list[_Operation] = []
+        self._closing = False
+        self._changed = threading.Condition()
 
     @property
     def round_trips(self) -> dict[str, int]:
@@ -82,7 +89,14 @@ class Executor:
         return self._trips.snapshot()
 
     def close(self) -> None:
-        """End what is under way."""
+        """End what is under way, on the service too where it can cancel; that takes `CANCEL_TIME` at the most."""
+        end = time.monotonic() + CANCEL_TIME
+        with self._changed:
+            self._closing = True
+            # What was just started has no name yet by which it could be cancelled.
+            self._changed.wait_for(lambda: all(item.name for item in self._under_way), timeout=CANCEL_TIME / 2)
+            names = [item.name for item in self._under_way if item.name]
+        self._cancel(names, end - time.monotonic())
         self._reapi.close()
         self._runner.close()
 
@@ -106,8 +120,10 @@ class Executor:
         action, sources = action_of(command)
         trusting = self._send(sources)
         response = self._execute(action, command.timeout, fresh=fresh)
-        if trusting and response.status.code not in (_OK, _DEADLINE_EXCEEDED):
-            # An input may have gone away meanwhile: FAILED_PRECONDITION by the protocol, casd says INTERNAL.
+        code = response.status.code
+        if code == _CANCELLED or (trusting and code not in (_OK, _DEADLINE_EXCEEDED)):
+            # An input may have gone away meanwhile: FAILED_PRECONDITION by the protocol, casd says INTERNAL. Or a
+            # client that asked for the same action gave it up, on a service that makes one operation of both.
             self._sent.clear()
             self._send(sources)
             response = self._execute(action, command.timeout, fresh=fresh)
@@ -126,23 +142,62 @@ class Executor:
         return len(new) < len(sources)
 
     def _execute(self, action: Blob, timeout: float, *, fresh: bool) -> pb.ExecuteResponse:
-        """Start the action and wait; when the connection breaks off, wait on for the same operation."""
-        wire, name = self._reapi.wire, ""
+        """Start the action and wait; when the connection breaks off, wait on for the same operation.
+
+        Whatever ends the wait before the action, an interrupt too, cancels it.
+        """
+        wire, running = self._reapi.wire, _Operation()
         deadline = time.monotonic() + timeout + GRACE
         start = pb.ExecuteRequest(
             instance_name=self._endpoint.path, action_digest=digest_message(action), skip_cache_lookup=fresh
         )
 
         def attempt() -> pb.ExecuteResponse:
-            nonlocal name
-            method, request = ("WaitExecution", pb.WaitExecutionRequest(name=name)) if name else ("Execute", start)
+            method, request = "Execute", cast("Message", start)
+            if running.name:
+                method, request = "WaitExecution", pb.WaitExecutionRequest(name=running.name)
             for operation in self._operations(f"{SERVICE}Execution/{method}", request, deadline):
-                name = operation.name
+                self._named(running, operation.name)
                 if operation.done:
+                    running.done = True
                     return _response(operation)
             raise RemoteError("the stream of the action ended before it", reason="unreachable", transient=True)
 
-        return wire.retry.run(attempt, stop=wire.stop)
+        with self._changed:
+            if self._closing:
+                raise RemoteError("closed", reason="failed")
+            self._under_way.append(running)
+        try:
+            return wire.retry.run(attempt, stop=wire.stop)
+        finally:
+            with self._changed:
+                self._under_way.remove(running)
+                self._changed.notify_all()
+                told = self._closing
+            if running.name and not running.done and not told:
+                self._cancel([running.name], CANCEL_TIME)
+
+    def _named(self, running: _Operation, name: str) -> None:
+        with self._changed:
+            running.name = name
+            self._changed.notify_all()
+
+    def _cancel(self, names: Sequence[str], seconds: float) -> None:
+        """Ask the service to cancel these operations, all at one time. One that cannot lets them run to their end."""
+        wire = self._reapi.wire
+        cancel: grpc.UnaryUnaryMultiCallable[Message, bytes] = wire.channel.unary_unary(
+            CANCEL, request_serializer=serialize, response_deserializer=None
+        )
+        end = time.monotonic() + seconds
+        calls = []
+        for name in names:
+            wire.count(CANCEL)
+            with suppress(ValueError):  # gRPC's word for a closed channel
+                request = pb.CancelOperationRequest(name=name)
+                calls.append(cancel.future(request, timeout=max(0.0, seconds), metadata=wire.metadata))
+        for call in calls:
+            with suppress(grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
+                call.result(timeout=max(0.0, end - time.monotonic()))
 
     def _operations(self, method: str, request: Message, deadline: float) -> Iterable[pb.Operation]:
         wire = self._reapi.wire
@@ -216,6 +271,15 @@ class Executor:
                 receiver.finish()
         asked = [receiver for receiver in receivers if receiver.blob != EMPTY]
         self._runner.all(self._runner.one(lambda: self._reapi.reads(asked)), abort)
+
+
+@dataclass(slots=True, eq=False)
+class _Operation:
+    """An action under way on the service."""
+
+    name: str = ""
+    """As the service calls it; empty before its first answer."""
+    done: bool = False
 
 
 def _response(operation: pb.Operation) -> pb.ExecuteResponse:

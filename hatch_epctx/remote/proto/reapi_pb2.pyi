@@ -381,6 +381,12 @@ class WaitExecutionRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class CancelOperationRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class Any(_message.Message):
     __slots__ = ("type_url", "value")
     TYPE_URL_FIELD_NUMBER: _ClassVar[int]
