@@ -6,6 +6,7 @@ number of hits that the actions have.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 from bazel_support import RULES, SMOKE, Machine, environment, workers
 from reapi_server import Casd, Nginx, Wire, free_port, silent_port
-from support import pipeline
+from support import pipeline, save
+from test_custom_ops import LIBRARY, custom_model
 
 from hatch_epctx.wheel import write_package
 
@@ -51,6 +53,27 @@ provider-options = { load_config = { CPU = { INFERENCE_PRECISION_HINT = "f32" } 
 ep = "qnn"
 matrix = { soc_model = ["60"] }
 provider-options = { backend_type = "htp" }
+"""
+
+CUSTOM = """
+epctx_model(
+    name = "custom",
+    src = "models/custom.onnx",
+    custom_ops = ["libs/parts.so"],
+)
+
+epctx_context_matrix(
+    name = "custom_ops",
+    eps = [":intel-cpu"],
+    models = [":custom"],
+)
+
+epctx_package(
+    name = "custom_package",
+    contexts = [":custom_ops"],
+    package = "custom",
+    version = "1",
+)
 """
 
 
@@ -90,7 +113,7 @@ def test_analysis(tmp_path: Path, python: Path) -> None:
     finally:
         machine.stop()
     assert re.search(r"Analyzed \d\d targets", examples.output)
-    assert "Executed 20 out of 20 tests: 20 tests pass" in tests.output
+    assert "Executed 22 out of 22 tests: 22 tests pass" in tests.output
 
 
 def test_buildifier() -> None:
@@ -134,6 +157,31 @@ def test_everything_builds_locally_and_comes_from_the_disk_cache(
 
     tested = one.run("test", "//:vision_encoder_intel-cpu_test", "//:vision_detector_snapdragon-60_test")
     assert "2 tests pass" in tested.output
+
+
+def test_a_library_of_custom_operators_is_an_input(tmp_path: Path, python: Path) -> None:
+    """Compiled, packed and tested with it, in the sandbox; another library is another key."""
+    module = tmp_path / "module"
+    shutil.copytree(SMOKE, module)
+    workspace = module / "WORKSPACE"
+    workspace.write_text(workspace.read_text().replace('path = "../.."', f'path = "{RULES}"'))
+    save(custom_model(), module / "models" / "custom.onnx")
+    (module / "libs").mkdir()
+    shutil.copyfile(LIBRARY, module / "libs" / "parts.so")
+    with (module / "BUILD.bazel").open("a") as stream:
+        stream.write(CUSTOM)
+    machine = Machine(tmp_path / "machine", module, python)
+    try:
+        assert machine.build("//:custom_package").ways == {"linux-sandbox": 2}
+        folder = machine.bin / "custom" / "_epctx"
+        need = json.loads((folder / "manifest.json").read_text())["components"]["custom"]["variants"]["intel-cpu"]
+        assert [each["file"] for each in need["executor_info"]["epctx"]["runtime"]["custom_ops"]] == ["parts.so"]
+        assert "1 test passes" in machine.run("test", "//:custom_ops_tests").output
+        with (module / "libs" / "parts.so").open("ab") as stream:
+            stream.write(b"\0")
+        assert machine.build("//:custom_package").ways == {"linux-sandbox": 2}
+    finally:
+        machine.stop()
 
 
 def test_grpc_cache(machines: tuple[Machine, Machine], right: dict[str, str], tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ These tests start the driver as an action does and need no Bazel.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import numpy as np
 import pytest
 from frontend_support import front_end
 from support import OPENVINO_TARGET, REPOSITORY, Factory, Tree, pipeline, save, small_model
+from test_custom_ops import LIBRARY, custom_model
 
 from hatch_epctx.bazel.settings import ActionInputs, read_config, table_of
 from hatch_epctx.errors import ConfigError
+from hatch_epctx.manifest import MANIFEST_NAME
 from hatch_epctx.wheel import write_package
 
 OPENVINO = {
@@ -436,3 +440,107 @@ def test_a_description_that_is_no_text(tmp_path: Path) -> None:
     done = plain_wheel(tmp_path, {}, "--description", "readme.md", check=False)
     assert done.returncode == 2
     assert "description_file: is no UTF-8 text" in done.stderr
+
+
+# ---- libraries of custom operators, and names that look like options
+
+
+@pytest.mark.ep_openvino
+def test_libraries_of_custom_operators_are_those_of_the_plugin(factory: Factory, tmp_path: Path, machine: Path) -> None:
+    """A module of the toolchain and a file, which lies elsewhere: compile, package, source and test."""
+    tree = factory.project(OPENVINO_TARGET)
+    save(custom_model(), tree.root / "models" / "detector.onnx")
+    (tree.root / "libs").mkdir()
+    shutil.copyfile(LIBRARY, tree.root / "libs" / "parts.so")
+    project = (tree.root / "pyproject.toml").read_text()
+    settings = 'custom-ops = ["libs/parts.so"]\nship-source = true'
+    source = 'source = "models/detector.onnx"'
+    (tree.root / "pyproject.toml").write_text(project.replace(source, f"{source}\n{settings}"))
+    model = tree.root / "models" / "detector.onnx"
+    (tmp_path / "elsewhere").mkdir()
+    library = tmp_path / "elsewhere" / "parts.so"
+    library.symlink_to(tree.root / "libs" / "parts.so")
+    given = ("--custom-ops", "detector", library)
+    compiled = Action(tmp_path / "compiled", {"detector": model}, OPENVINO)
+    compiled.run("--machine", machine, *given)
+    shipped = Action(tmp_path / "shipped", {"detector": model}, None)
+    shipped.run(*given)
+    folder = packed([compiled, shipped], tmp_path / "folder")
+    assert folder == plugin_folder(tree, tmp_path / "plugin")
+    assert b'"file": "parts.so"' in folder[MANIFEST_NAME]
+    assert str(tmp_path).encode() not in (compiled.folder / "out.json").read_bytes()
+    test = ["test", *compiled.context, "--model", "detector", model, "--rtol", "0.05", "--atol", "0.01"]
+    assert "passed" in driver(*test, *given, cwd=tmp_path).stderr
+    other = tmp_path / "other" / "parts.so"
+    other.parent.mkdir()
+    other.write_bytes(library.read_bytes() + b"\0")
+    foreign = driver(*test, "--custom-ops", "detector", other, cwd=tmp_path, check=False)
+    assert foreign.returncode == 8
+    assert "the libraries of custom operators are not those of the compile" in foreign.stderr
+
+    module = Action(
+        tmp_path / "module", {"detector": model}, OPENVINO, settings={"custom-ops": ["onnxruntime_extensions"]}
+    )
+    module.run("--machine", machine)
+    of_module = packed([module], tmp_path / "of-module")
+    assert b'"module": "onnxruntime_extensions"' in of_module[MANIFEST_NAME]
+    without = Action(tmp_path / "without", {"detector": model}, OPENVINO).run("--machine", machine, check=False)
+    assert without.returncode == 3
+    assert "Name the library that brings the operator in the model's 'custom-ops'" in without.stderr
+
+
+def test_the_order_of_libraries_and_their_names(tmp_path: Path) -> None:
+    files = [tmp_path / "b" / "one.so", tmp_path / "a" / "one.so"]
+    for path in files:
+        path.parent.mkdir()
+        path.write_bytes(str(path).encode())
+    config = {"models": [{"name": "m", "settings": {"custom-ops": ["a_module"]}}], "target": None, "group": ""}
+    inputs = ActionInputs(models={"m": files[0]}, custom_ops={"m": files})
+    table = table_of(config, inputs, tmp_path / "root")
+    named = table["models"]["m"]["custom-ops"]
+    assert named == ["a_module", "custom-ops/m/0/one.so", "custom-ops/m/1/one.so"]
+    assert [(tmp_path / "root" / name).resolve() for name in named[1:]] == files
+    wrong = replace(inputs, custom_ops={"m": [tmp_path / "con.so"]})
+    with pytest.raises(ConfigError, match="epctx_model m: custom_ops"):
+        table_of(config, wrong, tmp_path / "other")
+
+
+@pytest.mark.ep_qnn
+def test_a_manifest_of_a_cache_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    action = Action(tmp_path / "action", {"detector": save(small_model(), tmp_path / "detector.onnx")}, QNN)
+    action.run()
+    right = action.manifest
+    pack = ["package", *action.context, "--package", "acme_vision", "--version", "1", "--out", tmp_path / "folder"]
+    for forged in ({"detector": ["../../x.so"]}, {"detector": [1]}, ["x"]):
+        (action.folder / "out.json").write_text(json.dumps({**right, "custom_ops": forged}))
+        done = driver(*pack, cwd=tmp_path, check=False)
+        assert (done.returncode, "is no manifest of a compile" in done.stderr) == (8, True)
+    (action.folder / "out.json").write_text(json.dumps({**right, "custom_ops": {"../../../stray": ["x.so"]}}))
+    driver(*pack, cwd=tmp_path, check=False)
+    assert not list(tmp_path.rglob("stray*"))
+
+
+@pytest.mark.ep_qnn
+@pytest.mark.parametrize("name", ["-w.bin", "--out", "--", "@w.bin", "--data"])
+def test_a_file_may_be_called_like_an_option(factory: Factory, tmp_path: Path, name: str) -> None:
+    """As external data, as the model itself, and where all arguments stand in a file."""
+    tree = factory.project(QNN_TARGET)
+    save(small_model(weights=name), tree.root / "models" / "detector.onnx")
+    action = Action(tmp_path / "action", {"detector": Path("-m.onnx")}, QNN)
+    shutil.copyfile(tree.root / "models" / "detector.onnx", action.folder / "-m.onnx")
+    shutil.copyfile(tree.root / "models" / name, action.folder / name)
+    action.run("--data", "detector", name, name)
+    assert packed([action], tmp_path / "folder") == plugin_folder(tree, tmp_path / "plugin")
+
+
+def test_values_that_are_no_numbers_are_said(tmp_path: Path) -> None:
+    done = driver("test", "--rtol", "-x", "--atol", "1", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "argument --rtol: found '-x'; expected a number" in done.stderr
+    helped = driver("machine", "--help", cwd=tmp_path)
+    assert "--device" in helped.stdout
+
+
+def test_a_wheel_may_hold_files_called_like_options(tmp_path: Path) -> None:
+    plain_wheel(tmp_path, {}, "--file", "--out", "file.py", "--file", "-x.py", "file.py")
+    assert {"--out", "-x.py"} <= set(zipfile.ZipFile(tmp_path / WHEEL).namelist())

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from hatch_epctx.bazel.arguments import add_option, number, path, shielded, whole
 from hatch_epctx.bazel.checking import check_action
 from hatch_epctx.bazel.compiling import compile_action
 from hatch_epctx.bazel.machine import describe_machine
@@ -36,7 +37,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
-        options = _parser().parse_args(_expanded(sys.argv[1:] if arguments is None else arguments))
+        options = _parser().parse_args(shielded(_expanded(sys.argv[1:] if arguments is None else arguments)))
         options.run(options)
     except EpctxError as error:
         return _failed(error)
@@ -77,43 +78,43 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     compiles = commands.add_parser("compile", help="compile what a configuration declares", allow_abbrev=False)
     compiles.set_defaults(run=_compile)
-    compiles.add_argument("--config", type=Path, required=True)
+    add_option(compiles, "--config", type=path, required=True)
     _add_inputs(compiles)
-    compiles.add_argument("--machine", type=Path)
-    compiles.add_argument("--out", type=Path, required=True)
-    compiles.add_argument("--manifest", type=Path, required=True)
+    add_option(compiles, "--machine", type=path)
+    add_option(compiles, "--out", type=path, required=True)
+    add_option(compiles, "--manifest", type=path, required=True)
     package = commands.add_parser("package", help="make a package folder of compiles", allow_abbrev=False)
     package.set_defaults(run=_package)
     _add_contexts(package)
-    package.add_argument("--package", required=True)
-    package.add_argument("--version", required=True)
-    package.add_argument("--out", type=Path, required=True)
+    add_option(package, "--package", required=True)
+    add_option(package, "--version", required=True)
+    add_option(package, "--out", type=path, required=True)
     wheel = commands.add_parser("wheel", help="make a wheel of Python files and compiles", allow_abbrev=False)
     wheel.set_defaults(run=_wheel)
-    wheel.add_argument("--config", type=Path, required=True)
+    add_option(wheel, "--config", type=path, required=True)
     _add_contexts(wheel)
-    wheel.add_argument("--file", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
-    wheel.add_argument("--description", type=Path)
-    wheel.add_argument("--out", type=Path, required=True)
+    add_option(wheel, "--file", metavar=("NAME", "PATH"))
+    add_option(wheel, "--description", type=path)
+    add_option(wheel, "--out", type=path, required=True)
     test = commands.add_parser("test", help="run a compile against the CPU EP", allow_abbrev=False)
     test.set_defaults(run=_test)
     _add_contexts(test)
     _add_inputs(test)
-    test.add_argument("--inputs", type=Path)
-    test.add_argument("--rtol", type=float, required=True)
-    test.add_argument("--atol", type=float, required=True)
-    test.add_argument("--cosine", type=float)
-    test.add_argument("--seed", type=int, default=0)
+    add_option(test, "--inputs", type=path)
+    add_option(test, "--rtol", type=number, required=True)
+    add_option(test, "--atol", type=number, required=True)
+    add_option(test, "--cosine", type=number)
+    add_option(test, "--seed", type=whole, default=0)
     test.add_argument("--allow-not-run", action="store_true")
     machine = commands.add_parser("machine", help="describe this machine for epctx_ep(machine = ...)")
     machine.set_defaults(run=_machine)
-    machine.add_argument("--ep", required=True)
-    machine.add_argument("--device", default="")
+    add_option(machine, "--ep", required=True)
+    add_option(machine, "--device", default="")
     return parser
 
 
 def _add_contexts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--context", nargs=2, action="append", default=[], metavar=("MANIFEST", "FOLDER"))
+    add_option(parser, "--context", metavar=("MANIFEST", "FOLDER"))
 
 
 def _contexts(options: argparse.Namespace) -> list[CompiledContext]:
@@ -121,18 +122,23 @@ def _contexts(options: argparse.Namespace) -> list[CompiledContext]:
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
-    parser.add_argument("--data", nargs=3, action="append", default=[], metavar=("NAME", "LOCATION", "PATH"))
-    parser.add_argument("--calibration", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
-    parser.add_argument("--option", nargs=2, action="append", default=[], metavar=("NAME", "PATH"))
+    add_option(parser, "--model", metavar=("NAME", "PATH"))
+    add_option(parser, "--data", metavar=("NAME", "LOCATION", "PATH"))
+    add_option(parser, "--custom-ops", metavar=("NAME", "PATH"))
+    add_option(parser, "--calibration", metavar=("NAME", "PATH"))
+    add_option(parser, "--option", metavar=("NAME", "PATH"))
 
 
 def _inputs(options: argparse.Namespace) -> ActionInputs:
+    libraries: dict[str, list[Path]] = {}
+    for name, library in options.custom_ops:
+        libraries.setdefault(name, []).append(Path(library))
     return ActionInputs(
-        models={name: Path(path) for name, path in options.model},
-        data={(name, location): Path(path) for name, location, path in options.data},
-        calibrations={name: Path(path) for name, path in options.calibration},
-        options={name: Path(path) for name, path in options.option},
+        models={name: Path(place) for name, place in options.model},
+        data={(name, location): Path(place) for name, location, place in options.data},
+        calibrations={name: Path(place) for name, place in options.calibration},
+        custom_ops=libraries,
+        options={name: Path(place) for name, place in options.option},
     )
 
 
@@ -153,7 +159,7 @@ def _package(options: argparse.Namespace) -> None:
 
 
 def _wheel(options: argparse.Namespace) -> None:
-    files = [(name, Path(path)) for name, path in options.file]
+    files = [(name, Path(place)) for name, place in options.file]
     wheel_action(options.config, _contexts(options), files=files, description=options.description, out=options.out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.bazel.packing import opened
 from hatch_epctx.bazel.settings import project_of, table_of
@@ -18,7 +18,7 @@ from hatch_epctx.source import digest_inputs
 from hatch_epctx.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hatch_epctx.bazel.records import CompiledContext
@@ -58,11 +58,17 @@ def check_action(
     digest = digest_inputs(plan.inputs, place="inputs", digest=store.digest) if plan.inputs else None
     for declared in project.variants:
         variant = replace(declared, check=plan)
-        source = Preparer(store).read(variant.source, place=f"epctx_model {variant.model}")
+        source = Preparer(store).source(variant)
         compiled = next((item.digest for item in context.sources if item.model == variant.model), None)
         if source.digest != compiled:
             raise VerificationError(
                 "the model is not the one that was compiled", where=variant.name, reason="other-source"
+            )
+        if [library.document() for library in source.custom_ops] != _libraries(variant, context.record.document):
+            raise VerificationError(
+                "the libraries of custom operators are not those of the compile",
+                where=variant.name,
+                reason="other-source",
             )
         identity = Identity(digest=context.record.identity, document=context.record.document)
         planned = Planned(variant=variant, source=source, identity=identity, check_inputs=digest)
@@ -74,6 +80,11 @@ def check_action(
             copy_file(generation.file(artifact), folder / artifact.path)
         shared = bool(facts_of(variant, context.record).get("shared"))
         _judge(checker.run(planned, identity, artifacts, folder, shared=shared), variant, allow_not_run=allow_not_run)
+
+
+def _libraries(variant: Variant, document: Mapping[str, Any]) -> list[Any]:
+    own = document if variant.group is None else document["members"][variant.group.position(variant)]
+    return list(own["model"].get("custom-ops", ()))
 
 
 def _judge(facts: dict[str, object], variant: Variant, *, allow_not_run: bool) -> None:

@@ -88,6 +88,7 @@ def compile_action(
             write_manifest(
                 config,
                 calibrated=inputs.calibrations,
+                custom_ops={model: [path.name for path in paths] for model, paths in inputs.custom_ops.items()},
                 options=_option_kinds(planned[0]),
                 sources=_sources(planned),
                 record=record,

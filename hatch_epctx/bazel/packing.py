@@ -151,11 +151,25 @@ def _stand_ins(context: CompiledContext, folder: Path) -> ActionInputs:
     empty = folder / "empty"
     empty.write_bytes(b"")
     (folder / "folder").mkdir()
+    models = [item["name"] for item in context.config["models"]]
     return ActionInputs(
-        models={item["name"]: empty for item in context.config["models"]},
+        models=dict.fromkeys(models, empty),
         calibrations=dict.fromkeys(context.calibrated, empty),
+        custom_ops={
+            model: [
+                _stand_in(folder / "custom-ops" / f"{model}-{number}" / name)
+                for number, name in enumerate(context.custom_ops.get(model, ()))
+            ]
+            for model in models
+        },
         options={name: folder / "folder" if kind == "folder" else empty for name, kind in context.options.items()},
     )
+
+
+def _stand_in(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    return path
 
 
 def opened(context: CompiledContext, scratch: Path) -> Generation:

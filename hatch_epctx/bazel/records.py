@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hatch_epctx.bazel.settings import read_config, read_object
 from hatch_epctx.digest import digest_bytes, is_digest
 from hatch_epctx.errors import VerificationError
-from hatch_epctx.files import check_location
+from hatch_epctx.files import check_location, check_name
 from hatch_epctx.identity import canonical
 from hatch_epctx.manifest import ROLES
 from hatch_epctx.store import Marker, Record, marker_document, parse_marker
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CompiledContext", "Source", "read_manifest", "reproducible", "write_manifest"]
 
 FORMAT: Final = "epctx-context/1"
-_KEYS: Final = frozenset({"format", "calibrated", "config", "options", "sources", "record"})
+_KEYS: Final = frozenset({"format", "calibrated", "config", "custom_ops", "options", "sources", "record"})
 _FACTS: Final = (
     "artifacts",
     "compatibility",
@@ -70,6 +70,8 @@ class CompiledContext:
     config: Mapping[str, Any]
     calibrated: tuple[str, ...]
     """Models whose preparation read samples."""
+    custom_ops: Mapping[str, tuple[str, ...]]
+    """File names of the libraries of custom operators, by model."""
     options: Mapping[str, str]
     """file or folder, by option that names one."""
     sources: tuple[Source, ...]
@@ -94,6 +96,7 @@ def write_manifest(
     config: Mapping[str, Any],
     *,
     calibrated: Iterable[str],
+    custom_ops: Mapping[str, Iterable[str]],
     options: Mapping[str, str],
     sources: Mapping[str, SourceModel],
     record: Record,
@@ -103,6 +106,7 @@ def write_manifest(
         "format": FORMAT,
         "calibrated": sorted(calibrated),
         "config": dict(config),
+        "custom_ops": {model: list(names) for model, names in custom_ops.items()},
         "options": dict(options),
         "sources": [
             {
@@ -140,6 +144,9 @@ def _context(value: Mapping[str, Any], path: Path, folder: Path) -> CompiledCont
     return CompiledContext(
         config=read_config(value["config"], str(path)),
         calibrated=tuple(map(str, value["calibrated"])),
+        custom_ops={
+            str(model): tuple(check_name(name) for name in names) for model, names in value["custom_ops"].items()
+        },
         options={str(name): _kind(kind) for name, kind in value["options"].items()},
         sources=tuple(map(_source, value["sources"])),
         record=_record(value["record"]),

@@ -19,7 +19,7 @@ from hatch_epctx.errors import ConfigError, EpctxError
 from hatch_epctx.files import check_location, check_name, parse_json, read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["FORMAT", "ActionInputs", "in_rules_words", "project_of", "read_config", "read_object", "table_of"]
@@ -41,6 +41,8 @@ class ActionInputs:
     """External data by model and location."""
     calibrations: Mapping[str, Path] = field(default_factory=dict)
     """Files of samples for quantising, by model."""
+    custom_ops: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    """Shared libraries of custom operators in their order, by model."""
     options: Mapping[str, Path] = field(default_factory=dict)
     """What is behind file and folder options, by option."""
 
@@ -101,6 +103,7 @@ def _is_named(value: object) -> bool:
         and isinstance(value["name"], str)
         and _NAME.match(value["name"]) is not None
         and isinstance(value["settings"], dict)
+        and isinstance(value["settings"].get("custom-ops", []), list)
     )
 
 
@@ -141,6 +144,12 @@ def _model(item: Mapping[str, Any], target: Mapping[str, Any] | None, inputs: Ac
             _linked(root, place, path)
     if name in inputs.calibrations:
         settings["calibration"] = _linked(root, f"calibrations/{name}.npz", inputs.calibrations[name])
+    libraries = [
+        _linked(root, f"custom-ops/{name}/{number}/{_library(name, path)}", path)
+        for number, path in enumerate(inputs.custom_ops.get(name, ()))
+    ]
+    if libraries:
+        settings["custom-ops"] = [*settings.get("custom-ops", ()), *libraries]
     if isinstance(settings.get("min-coverage"), str):  # Bazel 4 has no floating-point numbers
         settings["min-coverage"] = _share(name, settings["min-coverage"])
     settings["targets"] = [target["name"]] if target else []
@@ -162,6 +171,14 @@ def _location(model: str, location: str) -> str:
     except ValueError as error:
         where = f"epctx_model {model}"
         raise ConfigError(f"external data {location!r}: {error}", where=where, reason="external-data-escape") from error
+
+
+def _library(model: str, path: Path) -> str:
+    try:
+        return check_name(path.name)
+    except ValueError as error:
+        where = f"epctx_model {model}: custom_ops"
+        raise ConfigError(str(error), where=where, expected="another file name", reason="bad-value") from error
 
 
 def _linked(root: Path, name: str, path: Path) -> str:

@@ -180,7 +180,7 @@ class Preparer:
     def _remembered(self, variant: Variant, sources: dict[str, SourceModel | EpctxError]) -> SourceModel:
         if variant.model not in sources:
             try:
-                sources[variant.model] = self._source(variant)
+                sources[variant.model] = self.source(variant)
             except EpctxError as error:
                 sources[variant.model] = error
         found = sources[variant.model]
@@ -188,7 +188,14 @@ class Preparer:
             raise found
         return found
 
-    def _source(self, variant: Variant) -> SourceModel:
+    def source(self, variant: Variant) -> SourceModel:
+        """The variant's source model as it is now, with its libraries of custom operators.
+
+        Raises:
+            ModelError: it is missing, unfit, or keeps changing.
+            ConfigError: a library is missing or cannot be read.
+            ToolchainError: no installed distribution brings a module.
+        """
         place = f"tool.epctx.models.{variant.model}"
         source = self.read(variant.source, place=f"{place}.source")
         libraries = read_custom_ops(variant.custom_ops, place=f"{place}.custom-ops", digest=self._store.digest)

@@ -27,6 +27,7 @@ EpctxModelInfo = provider(
     doc = "An ONNX model with its external data.",
     fields = {
         "calibration": "File of samples for quantising; None without one.",
+        "custom_ops": "list of File: shared libraries of custom operators in their order.",
         "data": "list of struct(location, file): external data by its location as the model names it.",
         "model": "str: the model's name in package folders.",
         "settings": "dict: the model's table of `[tool.epctx]`, without paths.",

@@ -34,6 +34,15 @@ def _action_test_impl(ctx):
         "encoder",
         "encoder.bin",
         "tests/models/encoder.bin",
+        "--custom-ops",
+        "encoder",
+        "tests/ops/libsecond.so",
+        "--custom-ops",
+        "encoder",
+        "tests/ops/libfirst.so",
+        "--calibration",
+        "encoder",
+        "tests/samples.npz",
         "--option",
         "op_packages",
         "tests/outside.bin",
@@ -52,8 +61,11 @@ def _action_test_impl(ctx):
         "tests/machine.json",
         "tests/models/encoder.bin",
         "tests/models/encoder.onnx",
+        "tests/ops/libfirst.so",
+        "tests/ops/libsecond.so",
         "tests/outside.bin",
         "tests/runtime/site-packages/fake_runtime/__init__.py",
+        "tests/samples.npz",
     ], short_paths(action.inputs), "declared inputs and nothing else")
     asserts.equals(env, [
         "tests/context_subject.epctx",
@@ -73,7 +85,11 @@ def _config_test_impl(ctx):
         "group": "",
         "models": [{
             "name": "encoder",
-            "settings": {"free-dimensions": {"batch": 1}, "min-coverage": "0.9"},
+            "settings": {
+                "custom-ops": ["onnxruntime_extensions"],
+                "free-dimensions": {"batch": 1},
+                "min-coverage": "0.9",
+            },
         }],
         "target": {
             "name": "snapdragon-60",
@@ -121,6 +137,12 @@ def context_test_suite(name):
     declare_model(
         name = "context_encoder",
         src = "models/encoder.onnx",
+        calibration = "samples.npz",
+        custom_ops = [
+            "ops/libsecond.so",
+            "ops/libfirst.so",
+        ],
+        custom_ops_modules = ["onnxruntime_extensions"],
         data = ["models/encoder.bin"],
         free_dimensions = {"batch": "1"},
         min_coverage = "0.9",

@@ -37,6 +37,20 @@ def failure_test_suite(name):
     declare_model(name = "refused_outside", data = ["outside.bin"])
     declare_model(name = "refused_size", free_dimensions = {"batch": "two"})
     declare_model(name = "refused_shape", input_shapes = {"x": ["1", "-2"]})
+    declare_model(
+        name = "refused_module",
+        custom_ops_modules = ["libs/parts.so"],
+    )
+    native.filegroup(
+        name = "refused_two_libraries",
+        testonly = True,
+        srcs = [
+            "ops/libfirst.so",
+            "ops/libsecond.so",
+        ],
+        tags = ["manual"],
+    )
+    declare_model(name = "refused_libraries", custom_ops = [":refused_two_libraries"])
     declare_ep(
         name = "refused_twice",
         option_files = {"outside.bin": "backend_path"},
@@ -78,6 +92,11 @@ def failure_test_suite(name):
             _refused("refused_outside", "external data tests/outside.bin lies outside the model's folder"),
             _refused("refused_size", "free_dimensions: \"batch\" is \"two\"; expected a whole number above zero"),
             _refused("refused_shape", "input_shapes: \"x\" has the size \"-2\"; expected a whole number, or -1"),
+            _refused("refused_module", "custom_ops_modules: \"libs/parts.so\" is no import name"),
+            _refused(
+                "refused_libraries",
+                "custom_ops: //tests:refused_two_libraries has 2 files; expected one shared library",
+            ),
             _refused("refused_twice", "the option \"backend_path\" stands in provider_options and in option_files"),
             _refused("refused_toolchain", "give either interpreter or interpreter_path"),
             _refused("refused_relative", "interpreter_path is \"bin/python3\"; expected an absolute path"),

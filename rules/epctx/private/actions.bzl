@@ -138,6 +138,10 @@ def add_models(args, models):
             args.add_all("--data", [model.model, data.location])
             args.add(data.file)
             files.append(data.file)
+        for library in model.custom_ops:
+            args.add_all("--custom-ops", [model.model])
+            args.add(library)
+            files.append(library)
         if model.calibration:
             args.add_all("--calibration", [model.model])
             args.add(model.calibration)
@@ -176,6 +180,9 @@ def model_arguments(context):
         for data in model.data:
             lines += ["--data", model.model, data.location, data.file.short_path]
             files.append(data.file)
+        for library in model.custom_ops:
+            lines += ["--custom-ops", model.model, library.short_path]
+            files.append(library)
         if model.calibration:
             lines += ["--calibration", model.model, model.calibration.short_path]
             files.append(model.calibration)

@@ -26,9 +26,29 @@ def _sizes(ctx, name, texts):
             fail("%s: input_shapes: %r has the size %r; expected a whole number, or -1" % (ctx.label, name, text))
     return [int(text) for text in texts]
 
+def _custom_ops(ctx):
+    """The files of custom_ops in their order, each label being one."""
+    files = []
+    for target in ctx.attr.custom_ops:
+        found = target[DefaultInfo].files.to_list()
+        if len(found) != 1:
+            fail("%s: custom_ops: %s has %d files; expected one shared library" % (ctx.label, target.label, len(found)))
+        files += found
+    return files
+
+def _modules(ctx):
+    for name in ctx.attr.custom_ops_modules:
+        if not all([part and part.replace("_", "a").isalnum() for part in name.split(".")]):
+            fail("%s: custom_ops_modules: %r is no import name; libraries that are files go into custom_ops" % (
+                ctx.label,
+                name,
+            ))
+    return ctx.attr.custom_ops_modules
+
 def _epctx_model_impl(ctx):
     settings = {}
     for key, value in [
+        ("custom-ops", _modules(ctx)),
         ("free-dimension-denotations", _numbers(
             ctx,
             "free_dimension_denotations",
@@ -47,6 +67,7 @@ def _epctx_model_impl(ctx):
         DefaultInfo(files = depset([ctx.file.src]), runfiles = ctx.runfiles([ctx.file.src] + ctx.files.data)),
         EpctxModelInfo(
             calibration = ctx.file.calibration,
+            custom_ops = _custom_ops(ctx),
             data = sorted(data, key = _location_of),
             model = ctx.attr.model_name or ctx.label.name,
             settings = settings,
@@ -64,6 +85,16 @@ epctx_model = rule(
         "calibration": attr.label(
             allow_single_file = [".npz"],
             doc = "An .npz file of inputs by name, for the step quantize-qdq of `prepare`.",
+        ),
+        "custom_ops": attr.label_list(
+            allow_files = True,
+            doc = "Shared libraries of the custom operators that the model uses, one file a label, in the order in " +
+                  "which they are registered. Their content counts; running the model needs them too, and a wheel " +
+                  "does not carry them.",
+        ),
+        "custom_ops_modules": attr.string_list(
+            doc = "Import names of modules with get_library_path(), such as onnxruntime_extensions, which the " +
+                  "toolchain's or the EP's runtime holds; registered before the files of `custom_ops`.",
         ),
         "data": attr.label_list(
             allow_files = True,

@@ -48,7 +48,8 @@ def _epctx_test_impl(ctx):
     arguments = ctx.actions.declare_file(ctx.label.name + ".arguments")
     ctx.actions.write(arguments, "".join([line + "\n" for line in lines]))
 
-    interpreter = toolchain.interpreter.short_path if toolchain.interpreter else toolchain.interpreter_path
+    # With a folder in front, or the shell would look for it in PATH.
+    interpreter = "./" + toolchain.interpreter.short_path if toolchain.interpreter else toolchain.interpreter_path
     script = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.write(
         script,
