@@ -589,6 +589,24 @@ COMPILE_MISTAKES: dict[str, tuple[tuple[str, ...], int, str]] = {
         2,
         "--session-option ep.context_enable: ",
     ),
+    "no shape": (
+        ("--ep", "stub", "--input-shape", "x=1,two"),
+        2,
+        "--input-shape x: found '1,two'; expected sizes such as 1,3,48,192",
+    ),
+    "shape of nothing": (
+        ("--ep", "stub", "--input-shape", "z=1,2"),
+        3,
+        "Correct or remove 'z' in --input-shape",
+    ),
+    "no cores": (("--ep", "openvino", "--cores", "0"), 2, "--cores: found 0"),
+    "cores of another EP": (("--ep", "stub", "--cores", "1"), 2, "--cores"),
+    "no module": (("--ep", "stub", "--custom-ops", "my-ops"), 2, "--custom-ops: 'my-ops' names no library"),
+    "no library": (
+        ("--ep", "stub", "--custom-ops", "libs/none.so"),
+        2,
+        "--custom-ops: the library of custom op",
+    ),
     "not installed": (("--ep", "vitisai"), 4, "--ep: the distribution onnxruntime-vitisai, which brings AMD Vitis AI"),
 }
 

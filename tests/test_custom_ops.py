@@ -90,6 +90,19 @@ def facts(folder: Path, variant: str) -> dict[str, Any]:
 
 
 @pytest.mark.ep_openvino
+def test_one_model_without_a_project(factory: Factory, tmp_path: Path) -> None:
+    tree = with_file(factory)
+    source = tree.root / "models/detector.onnx"
+    common = ("compile", source, "--ep", "openvino", "--device", "cpu", "--cores", "1")
+    assert "ai.onnx.contrib" in epctx(*common, "-o", tmp_path / "none", cwd=tmp_path, check=False).err
+    by_module = epctx(*common, "--custom-ops", "onnxruntime_extensions", "-o", tmp_path / "a", "--json", cwd=tmp_path)
+    by_path = epctx(*common, "--custom-ops", "libs/parts.so", "-o", tmp_path / "b", "--json", cwd=tree.root)
+    for run in (by_module, by_path):
+        assert run.json["facts"]["load_check"] == "passed"
+    assert len(list((tmp_path / "b").iterdir())) == 2
+
+
+@pytest.mark.ep_openvino
 def test_a_model_with_a_custom_operator_compiles_is_checked_and_runs(factory: Factory) -> None:
     tree = project(factory, f"{MODULE}\nship-source = true\ncheck = {{ rtol = 0.01, atol = 0.001 }}")
     out = tree.root / "out"

@@ -128,6 +128,7 @@ def compile_one(parser: ArgumentParser) -> None:
         ("--option", "a provider option; JSON for options that take it"),
         ("--session-option", "a session option of the compile"),
         ("--free-dimension", "the size of a symbolic dimension"),
+        ("--input-shape", "the sizes of an input by axis, with commas, -1 where the model's own stays"),
         ("--env", "an environment variable for the compile"),
     )
     for flag, text in pairs:
@@ -139,6 +140,14 @@ def compile_one(parser: ArgumentParser) -> None:
         metavar="K",
         help="pass this provider option although the EP's table does not know it; may be repeated",
     )
+    parser.add_argument(
+        "--custom-ops",
+        action="append",
+        default=[],
+        metavar="LIBRARY",
+        help="a library of custom operators: a path, or the import name of a module that brings it; may be repeated",
+    )
+    parser.add_argument("--cores", type=int, metavar="N", help="physical cores that the compile sees (default: all)")
     parser.add_argument(
         "--optimization",
         choices=("disable-all", "basic", "extended", "all"),

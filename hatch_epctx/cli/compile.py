@@ -10,6 +10,7 @@ It writes into the folder given, for a model ``detector.onnx`` and the EP "openv
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ _FLAGS = {
     "provider-options": "--option",
     "session-options": "--session-option",
     "free-dimensions": "--free-dimension",
+    "input-shapes": "--input-shape",
+    "custom-ops": "--custom-ops",
+    "cores": "--cores",
     "allow-unknown-options": "--allow-unknown-option",
     "env": "--env",
     "ep": "--ep",
@@ -50,7 +54,13 @@ _FLAGS = {
 def compile_one(options: Namespace) -> int:
     """Compile one model into ``--out``. The folder is made when there is something to put into it."""
     try:
-        project = single_project(options.model, _target(options), model=_model(options), environ=os.environ)
+        project = single_project(
+            options.model,
+            _target(options),
+            model=_model(options),
+            custom_ops=options.custom_ops,
+            environ=os.environ,
+        )
         store = Store(project.environment.cache_dir)
         pipeline = Pipeline(project, store, report=progress(options, project.environment.log))
         with pipeline.build() as built:
@@ -92,6 +102,8 @@ def _target(options: Namespace) -> dict[str, Any]:
         table["device"] = options.device
     if options.optimization:
         table["optimization"] = options.optimization
+    if options.cores is not None:
+        table["cores"] = options.cores
     return table
 
 
@@ -102,7 +114,20 @@ def _model(options: Namespace) -> dict[str, Any]:
             where = f"--free-dimension {name}"
             raise ConfigError(f"found {text!r}", where=where, expected="a number, such as 1", reason="bad-argument")
         dimensions[name] = int(text)
-    return {"free-dimensions": dimensions}
+    return {"free-dimensions": dimensions, "input-shapes": _shapes(options)}
+
+
+def _shapes(options: Namespace) -> dict[str, list[int]]:
+    shapes: dict[str, list[int]] = {}
+    for name, text in _pairs(options.input_shape, "--input-shape").items():
+        try:
+            shapes[name] = [int(size) for size in text.split(",")]
+        except ValueError as error:
+            where = f"--input-shape {name}"
+            raise ConfigError(
+                f"found {text!r}", where=where, expected="sizes such as 1,3,48,192", reason="bad-argument"
+            ) from error
+    return shapes
 
 
 def _pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
@@ -121,14 +146,14 @@ def _in_arguments(error: EpctxError, options: Namespace) -> EpctxError:
     """The same error with the command line's words for the places of a project."""
     if isinstance(error, ConfigErrors):
         return ConfigErrors([_config_in_arguments(single) for single in error.errors])
-    if isinstance(error, ConfigError):
-        return _config_in_arguments(error)
+    model, target = f"tool.epctx.models.{options.model.stem}", f"tool.epctx.targets.{options.ep}"
     places = {
-        f"tool.epctx.models.{options.model.stem}.source": str(options.model),
-        f"tool.epctx.models.{options.model.stem}.free-dimensions": "--free-dimension",
-        f"tool.epctx.targets.{options.ep}.ep": "--ep",
-        f"tool.epctx.targets.{options.ep}.device": "--device",
-        f"tool.epctx.targets.{options.ep}": "'epctx compile --help'",
+        f"{model}.source": str(options.model),
+        **{f"{model}.{key}": _FLAGS[key] for key in ("free-dimensions", "input-shapes", "custom-ops")},
+        **{f"{target}.{key}": _FLAGS[key] for key in ("ep", "device")},
+        target: "'epctx compile --help'",
+        "in input-shapes": f"in {_FLAGS['input-shapes']}",
+        ", relative to the project root": "",
     }
 
     def said(text: str) -> str:
@@ -136,18 +161,19 @@ def _in_arguments(error: EpctxError, options: Namespace) -> EpctxError:
             text = text.replace(place, argument)
         return text
 
-    return type(error)(
+    told = type(error)(
         said(error.found),
         where=said(error.where),
-        expected=error.expected,
+        expected=said(error.expected),
         remedy=said(error.remedy),
         reason=error.reason,
         detail=error.detail,
     )
+    return _config_in_arguments(told) if isinstance(told, ConfigError) else told
 
 
 def _config_in_arguments(error: ConfigError) -> ConfigError:
-    key, _, rest = error.where.partition(".")
+    key, _, rest = re.sub(r"\[\d+\]$", "", error.where).partition(".")
     where = f"{_FLAGS[key]} {rest.strip(_QUOTE)}".rstrip() if key in _FLAGS else error.where
     return ConfigError(
         error.found,

@@ -27,7 +27,7 @@ from hatch_epctx.errors import ConfigError
 from hatch_epctx.providers import find_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hatch_epctx.config.base import Table
     from hatch_epctx.config.matching import Named
@@ -75,24 +75,33 @@ def expand(settings: Settings, root: Path) -> tuple[Variant, ...]:
     return _select(settings, targets, chosen, groups.assign(every))
 
 
-def single_variant(source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any] | None = None) -> Variant:
+def single_variant(
+    source: Path,
+    target: Mapping[str, Any],
+    *,
+    model: Mapping[str, Any] | None = None,
+    custom_ops: Sequence[str] = (),
+) -> Variant:
     """The variant of one model file outside any project.
 
     Args:
         source: the ONNX file.
         target: a target's table with TOML's keys; file and folder options are relative to the current folder.
         model: further keys of the model's table, such as "free-dimensions".
+        custom_ops: libraries of custom operators: import names, and paths relative to the current folder.
 
     Raises:
         ConfigError: as `load_settings` and `expand` have it; places are the tables' own keys.
     """
     errors: list[ConfigError] = []
     declared = _validated(Target, target, errors)
-    of_model = _validated(Model, {"source": source.name, **(model or {})}, errors)
+    modules = [text for text in custom_ops if not is_library(text)]
+    of_model = _validated(Model, {"source": source.name, "custom-ops": modules, **(model or {})}, errors)
     raise_all(errors)
     declared, of_model = cast("Target", declared), cast("Model", of_model)
     resolved = resolve_target(declared.ep, declared, Path.cwd(), lambda *keys: dotted("", keys))[0]
-    return _variant(source.stem, source.absolute(), of_model, resolved, points_of(of_model)[0])
+    variant = _variant(source.stem, source.absolute(), of_model, resolved, points_of(of_model)[0])
+    return replace(variant, custom_ops=tuple(_library(text, Path.cwd()) for text in custom_ops))
 
 
 def _validated(table: type[_T], data: Mapping[str, Any], errors: list[ConfigError]) -> _T | None:
@@ -281,9 +290,11 @@ def _check_plan(check: Check | None, root: Path, point: Point) -> CheckPlan | No
 
 
 def _custom_ops(model: Model, root: Path) -> tuple[CustomOps, ...]:
-    return tuple(
-        CustomOps(file=root / text) if is_library(text) else CustomOps(module=text) for text in model.custom_ops
-    )
+    return tuple(_library(text, root) for text in model.custom_ops)
+
+
+def _library(text: str, root: Path) -> CustomOps:
+    return CustomOps(file=root / text) if is_library(text) else CustomOps(module=text)
 
 
 def _source_variant(name: str, source: Path, custom_ops: tuple[CustomOps, ...] = ()) -> Variant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -116,7 +116,12 @@ def load_project(
 
 
 def single_project(
-    source: Path, target: Mapping[str, Any], *, model: Mapping[str, Any], environ: Mapping[str, str]
+    source: Path,
+    target: Mapping[str, Any],
+    *,
+    model: Mapping[str, Any],
+    environ: Mapping[str, str],
+    custom_ops: Sequence[str] = (),
 ) -> Project:
     """A project of one variant for one model file, without pyproject.toml; see `expand.single_variant`.
 
@@ -126,7 +131,7 @@ def single_project(
     # A lock is a project's: it says nothing about one model by itself.
     environ = {name: text for name, text in environ.items() if name != "EPCTX_LOCKED"}
     settings = load_settings({"package": "single"}, environ=environ, state="wheel")
-    variant = single_variant(source, target, model=model)
+    variant = single_variant(source, target, model=model, custom_ops=custom_ops)
     root = variant.source.parent
     return Project(
         root=root,
