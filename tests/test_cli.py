@@ -323,6 +323,24 @@ def test_inspect_a_wheel_a_folder_and_a_manifest(project: Tree, tmp_path: Path) 
     assert package["variants"][0]["artifacts"][0]["sha256"] in verbose
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bild"], "unknown command 'bild'; expected one of plan, build, "),
+        (["bild", "--json"], "Did you mean 'build'?\n"),
+        (["cache", "infos"], "unknown command 'infos'; expected one of info, list, "),
+        (["cache", "infos"], "Did you mean 'info'?\n"),
+    ],
+)
+def test_a_command_that_nobody_knows_has_a_suggestion(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_an_argument_that_nobody_knows_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["lock", "--chek"])
@@ -571,8 +589,24 @@ def test_no_project_and_unknown_names(project: Tree, tmp_path: Path) -> None:
     assert "epctx explain: unknown variant 'detctor.stub'; expected one of detector.stub. Did you mean" in run.err
     run = here("explain", "detector.stub", "--against", "abc", cwd=project.root, check=False)
     assert (run.code, "--against: the store holds no identity 'abc'" in run.err) == (2, True)
-    run = here("plan", "--targets", "nothing", cwd=project.root, check=False)
-    assert (run.code, "EPCTX_TARGETS: 'nothing' matches no target" in run.err) == (2, True)
+    for place, arguments, env in (
+        ("--targets", ("--targets", "nothing"), {}),
+        ("--targets", ("--targets", "nothing"), {"EPCTX_TARGETS": "stub"}),
+        ("EPCTX_TARGETS", (), {"EPCTX_TARGETS": "nothing"}),
+    ):
+        run = here("plan", *arguments, cwd=project.root, env=env, check=False)
+        assert (run.code, f"error: {place}: 'nothing' matches no target" in run.err) == (2, True), run.err
+
+
+def test_a_mistake_is_told_at_the_argument_or_at_the_variable(project: Tree) -> None:
+    env = {"EPCTX_LOG": "loud"}
+    run = here("build", "-j", "many", cwd=project.root, env=env, check=False)
+    assert run.code == 2
+    assert "epctx: error: 2 errors in the configuration\n" in run.err
+    assert "\n--jobs: found 'many'; expected a number from 1 to 1024\n" in run.err
+    assert "\nEPCTX_LOG: found 'loud'; expected one of debug, info, warning\n" in run.err
+    run = here("build", "--json", "--models", "detectr", cwd=project.root, check=False)
+    assert (run.code, run.json["error"]["where"]) == (2, "--models")
 
 
 COMPILE_MISTAKES: dict[str, tuple[tuple[str, ...], int, str]] = {

@@ -7,6 +7,7 @@ To add a command: a `Command` in `COMMANDS`, its arguments in `arguments`, its f
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -174,13 +175,28 @@ def make_parser() -> argparse.ArgumentParser:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of one command line; ends the program with exit code 2 and a message where there is a mistake."""
-    options, unknown = make_parser().parse_known_args(arguments)
+    whole = make_parser()
+    _refuse_unknown_command(whole, sys.argv[1:] if arguments is None else arguments)
+    options, unknown = whole.parse_known_args(arguments)
     if unknown:
         parser: argparse.ArgumentParser = options.parser
         known = [name for action in parser._actions for name in action.option_strings]  # argparse has no public list
         hint = suggest(unknown[0].partition("=")[0], known)
         parser.error(f"unknown arguments: {' '.join(unknown)}{f'. {hint}' if hint else ''}")
     return options
+
+
+def _refuse_unknown_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End the program as argparse would, with a suggestion."""
+    commands = COMMANDS
+    for word in words:
+        names = {command.name: command for command in commands}
+        if not commands or word.startswith("-"):
+            return
+        if word not in names:
+            hint = suggest(word, names)
+            parser.error(f"unknown command {word!r}; expected one of {', '.join(names)}{f'. {hint}' if hint else ''}")
+        commands = names[word].commands
 
 
 def _add_commands(parser: argparse.ArgumentParser, commands: tuple[Command, ...], above: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.changes import in_words, miss_in_words
 from hatch_epctx.cli.output import progress
-from hatch_epctx.config import load_project
+from hatch_epctx.config import ConfigErrors, load_project
 from hatch_epctx.errors import ConfigError, suggest
 from hatch_epctx.pipeline import Pipeline
 from hatch_epctx.store import Store
@@ -39,7 +39,10 @@ def open_pipeline(options: Namespace, *, locked: bool | None = None, lock: Lock 
         StoreError: the store cannot be used.
     """
     environ = environment_of(options, locked=locked)
-    project = load_project(options.project, environ=environ, state="wheel")
+    try:
+        project = load_project(options.project, environ=environ, state="wheel")
+    except ConfigError as error:
+        raise _at_flags(error, options) from None
     store = Store(project.environment.cache_dir)
     lines = progress(options, project.environment.log)
     lines.debug(f"project {project.name} {project.version} in {project.root}")
@@ -53,10 +56,23 @@ def environment_of(options: Namespace, *, locked: bool | None = None) -> dict[st
     for name in _SETTINGS:
         value = getattr(options, name, None)
         if value is not None:
-            environ[f"EPCTX_{name.upper()}"] = value
+            environ[_variable(name)] = value
     if locked is not None or getattr(options, "locked", False):
         environ["EPCTX_LOCKED"] = "0" if locked is False else "1"
     return environ
+
+
+def _variable(setting: str) -> str:
+    return f"EPCTX_{setting.upper()}"
+
+
+def _at_flags(error: ConfigError, options: Namespace) -> ConfigError:
+    """The error at the argument that was given, where it names the variable that the argument stands for."""
+    flags = {_variable(name): f"--{name}" for name in _SETTINGS if getattr(options, name, None) is not None}
+    if isinstance(error, ConfigErrors):
+        return ConfigErrors([_at_flags(single, options) for single in error.errors])
+    error.where = flags.get(error.where, error.where)
+    return error
 
 
 def find_variant(pipeline: Pipeline, name: str, *, where: str) -> Variant:
