@@ -598,6 +598,20 @@ def test_no_project_and_unknown_names(project: Tree, tmp_path: Path) -> None:
         assert (run.code, f"error: {place}: 'nothing' matches no target" in run.err) == (2, True), run.err
 
 
+def test_what_cannot_be_read_or_written_is_told_with_the_way_out(project: Tree, tmp_path: Path) -> None:
+    for command in ("provenance", "variant"):
+        run = here(command, tmp_path / "no.whl", check=False)
+        assert run.code == 8
+        wanted = "no.whl: cannot be read: No such file or directory; expected a wheel. Build one first, or correct the"
+        assert wanted in run.err
+    out = project.root / "pyproject.toml" / "out"
+    run = here("build", "--out", out, cwd=project.root, check=False)
+    assert run.code == 6
+    assert (
+        f"error: {out}: cannot be written: Not a directory. Free some space there, or name another folder." in run.err
+    )
+
+
 def test_a_mistake_is_told_at_the_argument_or_at_the_variable(project: Tree) -> None:
     env = {"EPCTX_LOG": "loud"}
     run = here("build", "-j", "many", cwd=project.root, env=env, check=False)

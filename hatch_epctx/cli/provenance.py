@@ -23,7 +23,11 @@ def provenance(options: Namespace) -> int:
     except OSError as error:
         where = str(wheel)
         raise VerificationError(
-            f"cannot be read: {error.strerror or error}", where=where, reason="unreadable"
+            f"cannot be read: {error.strerror or error}",
+            where=where,
+            expected="a wheel",
+            remedy="Build one first, or correct the path.",
+            reason="unreadable",
         ) from error
     text = statements.as_text(statement["predicate"] if options.predicate_only else statement)
     options.answered = True

@@ -20,7 +20,13 @@ def variant(options: Namespace) -> int:
         properties = (*derived_properties(options.wheel), *options.property)
     except OSError as error:
         found = f"cannot be read: {error.strerror or error}"
-        raise VerificationError(found, where=str(options.wheel), reason="unreadable") from error
+        raise VerificationError(
+            found,
+            where=str(options.wheel),
+            expected="a wheel",
+            remedy="Build one first, or correct the path.",
+            reason="unreadable",
+        ) from error
     if not properties:
         raise ConfigError(
             "none of its compiled models depends on a CPU, and no property is given",

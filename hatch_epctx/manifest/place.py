@@ -46,7 +46,8 @@ class Place:
         try:
             place.value = parse_json(data)
         except ValueError as error:
-            place.fail(f"no valid JSON: {error}", reason="malformed-json")
+            remedy = "It is damaged or was changed: build or install it again."
+            place.fail(f"no valid JSON: {error}", remedy=remedy, reason="malformed-json")
         return place
 
     def fail(self, found: str, *, expected: str = "", remedy: str = "", reason: str = "malformed-manifest") -> NoReturn:

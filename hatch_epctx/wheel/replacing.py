@@ -82,7 +82,10 @@ def replace_package(built: Build, out: Path, *, version: str) -> FolderPlan | No
             move(fresh, out)
     except OSError as error:
         raise StoreError(
-            f"cannot be written: {error.strerror or error}", where=str(error.filename or out), reason="unwritable"
+            f"cannot be written: {error.strerror or error}",
+            where=str(out),  # and not the folder of another name that takes its place
+            remedy="Free some space there, or name another folder.",
+            reason="unwritable",
         ) from error
     finally:
         with suppress(OSError):
