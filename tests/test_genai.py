@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from support import REPOSITORY, save
 from hatch_epctx import runtime
 from hatch_epctx.config import load_project
 from hatch_epctx.errors import LookupFailure
+from hatch_epctx.files import make_dir
 from hatch_epctx.pipeline import Pipeline
 from hatch_epctx.runtime import genai
 from hatch_epctx.runtime.choice import Choice
@@ -366,10 +368,62 @@ def test_what_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    (tmp_path / "llm.onnx").write_bytes(b"x")
+    folder = a_folder(tmp_path)
     monkeypatch.setattr(genai, "_link", full)
-    with pytest.raises(LookupFailure, match="No space left"):
-        make_folder(a_folder(tmp_path), lambda _: a_choice(tmp_path / "llm.onnx"), ("llm",), {}, None)
+    monkeypatch.setattr(genai, "copy_file", full)
+    (tmp_path / "there").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for out in (None, tmp_path / "new", tmp_path / "there"):
+        with pytest.raises(LookupFailure, match="No space left"):
+            make_folder(folder, lambda _: a_choice(tmp_path / "llm.onnx"), ("llm",), {}, out)
+    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "cache"] == before
+    assert list((tmp_path / "there").iterdir()) == []
     assert [path.name for path in (tmp_path / "cache").rglob("*") if path.name.startswith(".tmp-")] == []
+
+
+def test_a_whole_folder_is_never_seen_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llm.onnx").write_bytes(b"x")
+    folder, out, seen = a_folder(tmp_path), tmp_path / "out", []
+    tmp_path.chmod(0o755)
+    real = genai.copy_file
+
+    def copied(path: Path, target: Path) -> None:
+        seen.append(list(out.iterdir()))
+        real(path, target)
+
+    monkeypatch.setattr(genai, "copy_file", copied)
+    make_folder(folder, lambda _: a_choice(tmp_path / "llm.onnx"), ("llm",), {}, out)
+    assert seen == [[]]
+    assert {path.name for path in out.iterdir()} == {"genai_config.json", "llm.onnx"}
+    make_dir(tmp_path / "plain", durable=False)
+    assert stat.S_IMODE(out.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode) == 0o755
+
+
+def test_who_fills_the_folder_meanwhile_keeps_what_is_his(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llm.onnx").write_bytes(b"x")
+    folder, out, real = a_folder(tmp_path), tmp_path / "out", genai.copy_file
+
+    def copied(path: Path, target: Path) -> None:
+        (out / "mine.txt").write_text("mine")
+        real(path, target)
+
+    monkeypatch.setattr(genai, "copy_file", copied)
+    with pytest.raises(LookupFailure, match="the folder is not empty any more"):
+        make_folder(folder, lambda _: a_choice(tmp_path / "llm.onnx"), ("llm",), {}, out)
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_a_file_that_was_replaced_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where links are a privilege, the folder holds copies."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(genai, "_link", genai.copy_file)
+    folder, model = a_folder(tmp_path), tmp_path / "llm.onnx"
+    for content in (b"old", b"newer"):
+        model.write_bytes(content)
+        made = make_folder(folder, lambda _: a_choice(model), ("llm",), {}, None)
+        assert (made.path / "llm.onnx").read_bytes() == content
 
 
 @pytest.mark.parametrize(

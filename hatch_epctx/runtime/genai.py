@@ -16,50 +16,30 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.digest import digest_entries
 from hatch_epctx.errors import LookupFailure
-from hatch_epctx.files import check_name, copy_file, make_dir, move, parse_json, read_bounded, remove_tree
+from hatch_epctx.files import check_name, copy_file, make_dir, move
 from hatch_epctx.runtime import plugins
-from hatch_epctx.runtime.keeping import Hold, collect, private_base, staging_in
-from hatch_epctx.runtime.options import BOOLEANS, LEVELS, bad_option
+from hatch_epctx.runtime.genaiconfig import CONFIG, part_options, parts_of, read_config
+from hatch_epctx.runtime.keeping import Hold, collect, discard, fill, private_base
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hatch_epctx.runtime.choice import Choice
 
     Lookup = Callable[[str], Choice]
 
-__all__ = ["CONFIG", "GenaiModel", "make_folder"]
-
-CONFIG: Final = "genai_config.json"
-_LIMIT: Final = 4 << 20
-"""Bytes of a configuration that is read."""
-_NAMES: Final = {
-    "OpenVINOExecutionProvider": "OpenVINO",
-    "QNNExecutionProvider": "QNN",
-    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
-    "VitisAIExecutionProvider": "VitisAI",
-    "WebGpuExecutionProvider": "WebGPU",
-    "CUDAExecutionProvider": "cuda",
-    "DmlExecutionProvider": "DML",
-}
-"""What onnxruntime-genai calls EPs; any other one by its registered name (src/config.cpp, NormalizeProviderName)."""
-_NUMBERS: Final = (
-    "session.intra_op_num_threads",
-    "session.inter_op_num_threads",
-    "session.log_severity_level",
-    "session.log_verbosity_level",
-)
-_SWITCHES: Final = ("session.enable_cpu_mem_arena", "session.enable_mem_pattern")
+__all__ = ["GenaiModel", "make_folder"]
 
 _registered: set[tuple[str, str]] = set()
 _lock = threading.Lock()
@@ -128,25 +108,18 @@ def make_folder(
     document, chosen = _chosen(source, lookup if out is None else _without_cache(lookup), models, parts)
     data = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
     files = _files(source, document, chosen)
-    if out is not None:
-        try:
-            make_dir(out, durable=False)
-            if any(out.iterdir()):
-                raise LookupFailure("the folder is not empty", where=str(out), reason="not-empty")
-            _fill(out, data, files, copy_file)
-        except OSError as error:
-            raise _unwritable(out, error) from error
-        return GenaiModel(path=out.absolute(), choices=chosen)
-    entries = [("config", digest_entries([("json", data.decode())])), *((n, str(p)) for n, p in sorted(files.items()))]
     try:
+        if out is not None:
+            _make_whole(out, data, files)
+            return GenaiModel(path=out.absolute(), choices=chosen)
         base = private_base("genai")
-        target = base / digest_entries(entries)[:32]
+        target = base / _key(data, files)
         hold = Hold(target.with_suffix(".lock"))
-        if not all((target / name).exists() for name in (CONFIG, *files)):
+        if not _is_whole(target, files):
             _make_private(base, target, data, files)
             collect(base)
     except OSError as error:
-        raise _unwritable(source, error) from error
+        raise _unwritable(out or source, error) from error
     return GenaiModel(path=target, choices=chosen, hold=hold)
 
 
@@ -166,8 +139,8 @@ def _chosen(
     source: Path, lookup: Lookup, models: tuple[str, ...], parts: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Choice]]:
     """The configuration with the choices in it, and the choices by part."""
-    document = deepcopy(_read(source / CONFIG))
-    found = dict(_parts(document["model"], ""))
+    document = deepcopy(read_config(source / CONFIG))
+    found = dict(parts_of(document["model"], ""))
     for name in parts:
         if name not in found:
             expected = f"one of {', '.join(found) or '(none)'}"
@@ -189,7 +162,7 @@ def _chosen(
                 remedy = "Open the model with Package.session instead."
                 raise LookupFailure(found_text, where=name, remedy=remedy, reason="not-available")
             part["filename"] = choice.path.name
-            part["session_options"] = _session_options(part.get("session_options"), choice)
+            part["session_options"] = part_options(part.get("session_options"), choice)
     if not chosen:
         named = ", ".join(f"{name}: {part['filename']}" for name, part in found.items())
         raise LookupFailure(
@@ -200,60 +173,6 @@ def _chosen(
             reason="unknown-model",
         )
     return document, chosen
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        document = parse_json(read_bounded(file, _LIMIT))
-    except OSError as error:
-        found = f"cannot be read: {error.strerror or error}"
-        raise LookupFailure(found, where=str(file), expected=f"a folder with {CONFIG}", reason="no-config") from error
-    except ValueError as error:
-        raise LookupFailure(f"no valid JSON: {error}", where=str(file), reason="no-config") from error
-    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
-        raise LookupFailure("has no object 'model'", where=str(file), reason="no-config")
-    return document
-
-
-def _parts(value: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Objects that name an ONNX file; the stages of a pipeline stand in a list of objects with one member each."""
-    for key, inner in value.items():
-        name = f"{place}.{key}" if place else key
-        if isinstance(inner, dict):
-            if isinstance(inner.get("filename"), str):
-                yield name, inner
-            yield from _parts(inner, name)
-        elif isinstance(inner, list):
-            for item in inner:
-                if isinstance(item, dict):
-                    yield from _parts(item, name)
-
-
-def _session_options(own: Any, choice: Choice) -> dict[str, Any]:
-    """The part's session options with those of the choice over them, in onnxruntime-genai's words.
-
-    Raises:
-        LookupFailure: reason bad-option.
-    """
-    made: dict[str, Any] = dict(own) if isinstance(own, dict) else {}
-    for key, text in choice.session_options.items():
-        try:
-            if key == "session.graph_optimization_level":
-                made["graph_optimization_level"] = LEVELS[text.lower()]
-            elif key in _NUMBERS:
-                made[key.removeprefix("session.")] = int(text)
-            elif key in _SWITCHES:
-                made[key.removeprefix("session.")] = BOOLEANS[text.lower()]
-            else:
-                made[key] = text
-        except (KeyError, ValueError):
-            raise bad_option(key, text) from None
-    if choice.ep == plugins.CPU:
-        return {**made, "provider_options": []}
-    options: dict[str, Any] = dict(choice.provider_options)
-    if choice.ep_device is not None:
-        options["device_filtering_options"] = {"hardware_device_type": choice.device}
-    return {**made, "provider_options": [{_NAMES.get(choice.ep, choice.ep): options}]}
 
 
 def _files(source: Path, document: Mapping[str, Any], chosen: Mapping[str, Choice]) -> dict[str, Path]:
@@ -269,7 +188,7 @@ def _files(source: Path, document: Mapping[str, Any], chosen: Mapping[str, Choic
                 raise LookupFailure("the package has a file of this name", where=name, reason="name-clash")
             if files.setdefault(name, path) != path:
                 raise LookupFailure(f"two packages have a file {name!r}", where=str(source), reason="name-clash")
-    named = {part["filename"] for _, part in _parts(dict(document["model"]), "")}
+    named = {part["filename"] for _, part in parts_of(dict(document["model"]), "")}
     replaced = [path.name for path in source.glob("*.onnx") if path.name not in named]
     for path in sorted(source.iterdir()):
         if path.name == CONFIG or not path.is_file() or any(path.name.startswith(name) for name in replaced):
@@ -278,19 +197,55 @@ def _files(source: Path, document: Mapping[str, Any], chosen: Mapping[str, Choic
     return files
 
 
+def _key(data: bytes, files: Mapping[str, Path]) -> str:
+    """Name of the private folder: what it holds, and as which files, since a folder of copies does not follow them."""
+    held = []
+    for name, path in sorted(files.items()):
+        facts = path.stat()
+        held.append((name, f"{path} {facts.st_size} {facts.st_mtime_ns}"))
+    return digest_entries([("config", digest_entries([("json", data.decode())])), *held])[:32]
+
+
+def _is_whole(folder: Path, files: Mapping[str, Path]) -> bool:
+    """Whether everything is there: links may lead to what has gone."""
+    return all((folder / name).exists() for name in (CONFIG, *files))
+
+
 def _make_private(base: Path, target: Path, data: bytes, files: Mapping[str, Path]) -> None:
-    staging = staging_in(base)
-    try:
-        _fill(staging, data, files, _link)
+    def publish(made: Path, target: Path) -> None:
         try:
-            move(staging, target)
+            move(made, target)
         except OSError:
-            if not all((target / name).exists() for name in (CONFIG, *files)):
-                remove_tree(target)  # links to what has been installed elsewhere since
-                move(staging, target)
-    finally:
-        with suppress(OSError):
-            remove_tree(staging)
+            if _is_whole(target, files):
+                raise  # somebody else was faster
+            discard(target)
+            move(made, target)
+
+    fill(base, target, lambda folder: _fill(folder, data, files, _link), publish)
+
+
+def _make_whole(out: Path, data: bytes, files: Mapping[str, Path]) -> None:
+    """The whole copy: made beside `out` and moved there, so that nobody sees half of it."""
+    there = out.exists()
+    make_dir(out, durable=False)
+    if any(out.iterdir()):
+        raise LookupFailure("the folder is not empty", where=str(out), reason="not-empty")
+
+    def publish(made: Path, target: Path) -> None:
+        made.chmod(stat.S_IMODE(target.stat().st_mode))
+        try:
+            target.rmdir()
+        except OSError as error:
+            raise LookupFailure("the folder is not empty any more", where=str(out), reason="not-empty") from error
+        move(made, target)
+
+    try:
+        fill(out.parent, out, lambda folder: _fill(folder, data, files, copy_file), publish)
+    except BaseException:
+        if not there:
+            with suppress(OSError):
+                out.rmdir()
+        raise
 
 
 def _fill(folder: Path, data: bytes, files: Mapping[str, Path], place: Callable[[Path, Path], None]) -> None:
