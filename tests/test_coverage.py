@@ -247,7 +247,7 @@ print(json.dumps(found))
 
 @pytest.mark.ep_openvino
 @pytest.mark.ep_qnn
-def test_a_partial_model_runs_from_its_wheel_without_its_source_and_its_external_weights(
+def test_case_13_a_partial_model_runs_from_its_wheel_without_its_source_and_its_external_weights(
     factory: Factory, tmp_path: Path
 ) -> None:
     tree = factory.project(OPENVINO_TARGET + QNN_ONE)

@@ -206,7 +206,7 @@ def test_fallback_to_the_source_is_logged_and_told(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.ep_openvino
-def test_openvinos_refusal_shows_what_was_recorded_and_what_was_found(tmp_path: Path) -> None:
+def test_case_04_openvinos_refusal_shows_what_was_recorded_and_what_was_found(tmp_path: Path) -> None:
     info = openvino().compatibility.replace("ov=20", "ov=19").replace("isa=", "isa=Other ")
     write(tmp_path, openvino(compatibility=info))
     with pytest.raises(LookupFailure) as caught:
@@ -220,7 +220,7 @@ def test_openvinos_refusal_shows_what_was_recorded_and_what_was_found(tmp_path: 
 
 
 @pytest.mark.ep_qnn
-def test_qnn_of_an_older_sdk_is_refused_with_both(tmp_path: Path) -> None:
+def test_case_04_qnn_of_an_older_sdk_is_refused_with_both(tmp_path: Path) -> None:
     newer = qnn(compatibility="v2:6:9.51.0:5.51.0:0:60:0:0")
     write(tmp_path, newer, cpu())
     with pytest.raises(LookupFailure, match="no variant can be used") as caught:

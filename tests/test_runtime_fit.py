@@ -126,8 +126,13 @@ def test_case_39_on_real_hardware_the_soc_decides(
     monkeypatch.setattr(qnn, "installed_sdk", lambda: (2, 51, 0))
     verdict = fit(QNN, hardware("NPU"), compatibility)
     assert (verdict.score, verdict.reason, verdict.simulated) == (score, reason, False)
-    if reason:
-        assert "found" in verdict.text
+    if reason:  # what was recorded and what was found
+        recorded, present = {
+            "soc-mismatch": ("compiled for SoC 88 (", "found SoC 60 ("),
+            "sdk-mismatch": ("compiled with QNN SDK 9.51.0", "found 2.51.0"),
+        }[reason]
+        assert recorded in verdict.text
+        assert present in verdict.text
     elif score == UNANSWERED:
         assert verdict.note
 
