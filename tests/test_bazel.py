@@ -76,6 +76,13 @@ epctx_package(
 )
 """
 
+WRONG_MATRICES = {
+    "eps = []": "epctx_context_matrix m: eps is empty",
+    'eps = ["//:intel-cpu", "//a:intel-cpu"]': 'epctx_context_matrix m: two labels of eps end in "intel-cpu"',
+    'eps = ["//:intel-cpu"], exec_properties = {"npu": {}}': 'exec_properties for "npu", which is no EP of eps',
+}
+"""Attributes of epctx_context_matrix and what is said of them, which no analysis test can show."""
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -110,10 +117,21 @@ def test_analysis(tmp_path: Path, python: Path) -> None:
     try:
         examples = machine.build("--nobuild", "//examples/...")
         tests = machine.run("test", "//tests/...", "//epctx/...")
+        requirements = {name: execution_of(machine, f"//tests:{name}") for name in ("context_subject", "context_whole")}
     finally:
         machine.stop()
     assert re.search(r"Analyzed \d\d targets", examples.output)
-    assert "Executed 22 out of 22 tests: 22 tests pass" in tests.output
+    assert "Executed 31 out of 31 tests: 31 tests pass" in tests.output
+    hermetic = {"block-network": "1", "supports-path-mapping": "1"}
+    assert requirements["context_subject"] == hermetic
+    assert requirements["context_whole"] == {**hermetic, "no-cache": "1", "no-remote": "1", "requires-npu": "1"}
+
+
+def execution_of(machine: Machine, label: str) -> dict[str, str]:
+    """The execution requirements of the target's compile, which analysis tests cannot see."""
+    shown = machine.run("aquery", f'mnemonic("EpctxCompile", {label})').output
+    (line,) = set(re.findall(r"ExecutionInfo: \{(.*)\}", shown))
+    return {name.strip(): value.strip() for name, value in (part.split(":", 1) for part in line.split(","))}
 
 
 def test_buildifier() -> None:
@@ -180,6 +198,16 @@ def test_a_library_of_custom_operators_is_an_input(tmp_path: Path, python: Path)
         with (module / "libs" / "parts.so").open("ab") as stream:
             stream.write(b"\0")
         assert machine.build("//:custom_package").ways == {"linux-sandbox": 2}
+        for number, (attributes, message) in enumerate(WRONG_MATRICES.items()):
+            package = module / f"wrong{number}"
+            package.mkdir()
+            (package / "BUILD.bazel").write_text(
+                'load("@rules_epctx//epctx:defs.bzl", "epctx_context_matrix")\n'
+                f'epctx_context_matrix(name = "m", models = ["//:custom"], {attributes})\n'
+            )
+            refused = machine.run("query", f"//wrong{number}:all", check=False)
+            assert refused.code != 0
+            assert message in refused.output
     finally:
         machine.stop()
 

@@ -58,6 +58,7 @@ def _action_test_impl(ctx):
         driver,
         "tests/context_subject.epctx.config.json",
         "tests/ep/site-packages/fake_ep/__init__.py",
+        "tests/ep/site-packages/fake_ep/by_runfiles.txt",
         "tests/machine.json",
         "tests/models/encoder.bin",
         "tests/models/encoder.onnx",
@@ -65,6 +66,7 @@ def _action_test_impl(ctx):
         "tests/ops/libsecond.so",
         "tests/outside.bin",
         "tests/runtime/site-packages/fake_runtime/__init__.py",
+        "tests/runtime/site-packages/fake_runtime/second.py",
         "tests/samples.npz",
     ], short_paths(action.inputs), "declared inputs and nothing else")
     asserts.equals(env, [
@@ -112,9 +114,60 @@ def _provider_test_impl(ctx):
     asserts.equals(env, "snapdragon-60", contexts[0].target)
     asserts.equals(env, ["encoder"], [model.model for model in contexts[0].models])
     asserts.true(env, contexts[0].folder.is_directory, "the outputs are one folder")
+    target = analysistest.target_under_test(env)
+    folder, manifest = "tests/context_subject.epctx", "tests/context_subject.epctx.json"
+    asserts.equals(env, [folder, manifest], short_paths(target[DefaultInfo].files))
+    asserts.equals(env, [folder], short_paths(target[OutputGroupInfo].folders))
+    asserts.equals(env, [manifest], short_paths(target[OutputGroupInfo].manifests))
     return analysistest.end(env)
 
 _provider_test = analysistest.make(_provider_test_impl)
+
+def _whole_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    asserts.equals(env, {
+        "cacheable": False,
+        "format": "epctx-bazel/1",
+        "group": "",
+        "models": [{
+            "name": "context_whole_model",
+            "settings": {
+                "custom-ops": ["acme.ops"],
+                "free-dimension-denotations": {"DATA_BATCH": 2},
+                "free-dimensions": {"batch": 1},
+                "input-shapes": {"x": [1, -1, 3]},
+                "license": "MIT",
+                "min-coverage": "0.5",
+                "prepare": ["infer-shapes", "quantize-qdq"],
+            },
+        }],
+        "target": {
+            "name": "context_whole_ep",
+            "settings": {
+                "allow-unknown-options": ["new"],
+                "context-io": "callbacks",
+                "device": "npu",
+                "embed": True,
+                "env": {"FLAG": "1"},
+                "ep": "openvino",
+                "memory-limit": "4GiB",
+                "optimization": "all",
+                "provider-options": {"num_of_threads": "2"},
+                "requires": ["onnxruntime-ep-openvino>=1.8"],
+                "runtime-options": {"cache": "1"},
+                "session-options": {"session.x": "1"},
+                "timeout": 60,
+            },
+        },
+    }, json.decode(content_of(env, ".epctx.config.json")), "every attribute is in the configuration")
+    argv = action_of(env, "EpctxCompile").argv
+    options = [argv[index + 1] for index, text in enumerate(argv) if text == "--option"]
+    asserts.equals(env, ["a_option", "b_option"], options, "options by name")
+    data = [argv[index + 2] for index, text in enumerate(argv) if text == "--data"]
+    asserts.equals(env, ["encoder.bin", "encoder.onnx"], data, "external data by location")
+    return analysistest.end(env)
+
+_whole_test = analysistest.make(_whole_test_impl)
 
 def _group_test_impl(ctx):
     env = analysistest.begin(ctx)
@@ -127,6 +180,27 @@ def _group_test_impl(ctx):
     return analysistest.end(env)
 
 _group_test = analysistest.make(_group_test_impl)
+
+def _model_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    target = analysistest.target_under_test(env)
+    asserts.equals(env, ["tests/models/encoder.onnx"], short_paths(target[DefaultInfo].files))
+    asserts.equals(
+        env,
+        ["tests/models/encoder.bin", "tests/models/encoder.onnx"],
+        short_paths(target[DefaultInfo].default_runfiles.files),
+        "a program that has the model as data finds its weights",
+    )
+    return analysistest.end(env)
+
+_model_test = analysistest.make(_model_test_impl)
+
+def _group_name_test_impl(ctx):
+    env = analysistest.begin(ctx)
+    asserts.equals(env, "chat", json.decode(content_of(env, ".epctx.config.json"))["group"])
+    return analysistest.end(env)
+
+_group_name_test = analysistest.make(_group_name_test_impl)
 
 def context_test_suite(name):
     """Tests of epctx_context and epctx_context_group.
@@ -164,6 +238,52 @@ def context_test_suite(name):
         model = ":context_encoder",
         tags = ["manual"],
     )
+    declare_model(
+        name = "context_whole_model",
+        custom_ops_modules = ["acme.ops"],
+        data = [
+            "models/encoder.onnx",
+            "models/encoder.bin",
+        ],
+        free_dimension_denotations = {"DATA_BATCH": "2"},
+        free_dimensions = {"batch": "1"},
+        input_shapes = {"x": ["1", "-1", "3"]},
+        license = "MIT",
+        min_coverage = "0.5",
+        prepare = [
+            "infer-shapes",
+            "quantize-qdq",
+        ],
+    )
+    declare_ep(
+        name = "context_whole_ep",
+        allow_unknown_options = ["new"],
+        cacheable = False,
+        context_io = "callbacks",
+        device = "npu",
+        embed = True,
+        env = {"FLAG": "1"},
+        ep = "openvino",
+        execution_requirements = {"requires-npu": "1"},
+        memory_limit = "4GiB",
+        optimization = "all",
+        option_files = {
+            "machine.json": "b_option",
+            "outside.bin": "a_option",
+        },
+        provider_options = {"num_of_threads": "2"},
+        requires = ["onnxruntime-ep-openvino>=1.8"],
+        runtime_options = {"cache": "1"},
+        session_options = {"session.x": "1"},
+        timeout_seconds = 60,
+    )
+    epctx_context(
+        name = "context_whole",
+        testonly = True,
+        ep = ":context_whole_ep",
+        model = ":context_whole_model",
+        tags = ["manual"],
+    )
     declare_model(name = "context_first", model_name = "first")
     declare_model(name = "context_second", model_name = "second")
     epctx_context_group(
@@ -176,14 +296,28 @@ def context_test_suite(name):
         ],
         tags = ["manual"],
     )
+    epctx_context_group(
+        name = "context_named_group",
+        testonly = True,
+        ep = ":context_ep",
+        group_name = "chat",
+        models = [
+            ":context_first",
+            ":context_second",
+        ],
+        tags = ["manual"],
+    )
     _action_test(name = name + "_action_test", target_under_test = ":context_subject")
     _config_test(name = name + "_config_test", target_under_test = ":context_subject")
     _provider_test(name = name + "_provider_test", target_under_test = ":context_subject")
+    _model_test(name = name + "_model_test", target_under_test = ":context_encoder")
+    _whole_test(name = name + "_whole_test", target_under_test = ":context_whole")
     _group_test(name = name + "_group_test", target_under_test = ":llm")
+    _group_name_test(name = name + "_group_name_test", target_under_test = ":context_named_group")
     native.test_suite(
         name = name,
         tests = [
             ":%s_%s_test" % (name, test)
-            for test in ["action", "config", "provider", "group"]
+            for test in ["action", "config", "provider", "model", "whole", "group", "group_name"]
         ],
     )

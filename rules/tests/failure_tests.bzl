@@ -9,6 +9,7 @@ load(
     "epctx_package",
     "epctx_test",
     "epctx_toolchain",
+    "epctx_wheel",
 )
 load(":support.bzl", "declare_ep", "declare_model")
 
@@ -51,6 +52,7 @@ def failure_test_suite(name):
         tags = ["manual"],
     )
     declare_model(name = "refused_libraries", custom_ops = [":refused_two_libraries"])
+    declare_ep(name = "refused_option", option_files = {":refused_two_libraries": "op_packages"})
     declare_ep(
         name = "refused_twice",
         option_files = {"outside.bin": "backend_path"},
@@ -85,6 +87,14 @@ def failure_test_suite(name):
     ]
     epctx_package(name = "refused_package", contexts = both, package = "acme_b", version = "1", **common)
     epctx_contexts(name = "refused_contexts", contexts = both, **common)
+    epctx_wheel(
+        name = "refused_wheel",
+        contexts = both,
+        distribution = "acme",
+        package = "acme_c",
+        version = "1",
+        **common
+    )
     epctx_test(name = "refused_subject_test", context = ":refused_contexts", tags = ["manual"])
     native.test_suite(
         name = name,
@@ -97,6 +107,7 @@ def failure_test_suite(name):
                 "refused_libraries",
                 "custom_ops: //tests:refused_two_libraries has 2 files; expected one shared library",
             ),
+            _refused("refused_option", "has 2 files; expected one file or folder for the option \"op_packages\""),
             _refused("refused_twice", "the option \"backend_path\" stands in provider_options and in option_files"),
             _refused("refused_toolchain", "give either interpreter or interpreter_path"),
             _refused("refused_relative", "interpreter_path is \"bin/python3\"; expected an absolute path"),
@@ -104,6 +115,7 @@ def failure_test_suite(name):
             _refused("refused_names", "two models of the group are called \"detector\"; set model_name"),
             _refused("refused_empty", "neither contexts nor sources are given"),
             _refused("refused_package", "the variant detector.phone stands twice"),
+            _refused("refused_wheel", "the variant detector.phone stands twice"),
             _refused("refused_subject_test", "holds 2 compiles; expected one"),
         ],
     )

@@ -12,12 +12,23 @@ def declare_model(name, src = "models/detector.onnx", **kwargs):
         **kwargs
     )
 
+def _with_runfiles_impl(ctx):
+    return [DefaultInfo(files = depset(ctx.files.srcs), runfiles = ctx.runfiles(ctx.files.data))]
+
+with_runfiles = rule(
+    implementation = _with_runfiles_impl,
+    attrs = {
+        "data": attr.label_list(allow_files = True),
+        "srcs": attr.label_list(allow_files = True),
+    },
+)
+
 def declare_ep(name, **kwargs):
     epctx_ep(
         name = name,
         testonly = True,
         ep = kwargs.pop("ep", "qnn"),
-        runtime = native.glob(["ep/**"]),
+        runtime = [":ep_tree"],
         tags = ["manual"],
         **kwargs
     )
@@ -48,7 +59,7 @@ def content_of(env, suffix):
         Its text.
     """
     for action in analysistest.target_actions(env):
-        if action.mnemonic == "FileWrite" and action.outputs.to_list()[0].basename.endswith(suffix):
+        if action.mnemonic in ("FileWrite", "ParameterFileWrite") and action.outputs.to_list()[0].basename.endswith(suffix):
             return action.content
     fail("no file %s is written" % suffix)
 
