@@ -105,7 +105,7 @@ def failure_test_suite(name):
             _refused("refused_module", "custom_ops_modules: \"libs/parts.so\" is no import name"),
             _refused(
                 "refused_libraries",
-                "custom_ops: //tests:refused_two_libraries has 2 files; expected one shared library",
+                "//tests:refused_two_libraries has 2 files; expected one shared library",
             ),
             _refused("refused_option", "has 2 files; expected one file or folder for the option \"op_packages\""),
             _refused("refused_twice", "the option \"backend_path\" stands in provider_options and in option_files"),
