@@ -157,3 +157,10 @@ def test_tables_that_are_none(tmp_path: Path, text: str, message: str) -> None:
 def test_examples(root: Path) -> None:
     project = load_project(root, environ={}, state="wheel")
     assert {variant.provider.key for variant in project.variants} == {"openvino", "qnn", "cpu"}
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 3000 + "]" * 3000, "x = 1" + "0" * 5000], ids=["deep", "long"])
+def test_toml_beyond_what_python_reads_is_told(text: str, tmp_path: Path) -> None:
+    tmp_path.joinpath("pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: is not valid TOML: "):
+        load_project(tmp_path, environ={}, state="wheel")

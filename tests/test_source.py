@@ -123,6 +123,12 @@ def test_a_missing_model(reader: Reader, tmp_path: Path) -> None:
     assert text == (f"{PLACE}: model does not exist at {path}. Check the path, or make the file before the build.")
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000 + "y"], ids=["name", "path"])
+def test_a_path_that_is_too_long(name: str, reader: Reader, tmp_path: Path) -> None:
+    text = reader.refuse(tmp_path / name, "missing-model")
+    assert text.endswith("Check the path, or make the file before the build.")
+
+
 def test_a_link_that_leads_nowhere(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "detector.onnx"
     path.symlink_to(tmp_path / "blobs" / "gone")

@@ -255,5 +255,5 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError("the file does not exist", where=str(path), remedy=remedy, reason="no-project") from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", where=str(path), reason="no-project") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, numbers beyond Python's limit and deep nesting, too
         raise ConfigError(f"is not valid TOML: {error}", where=str(path), reason="bad-toml") from error

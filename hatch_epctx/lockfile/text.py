@@ -176,7 +176,7 @@ def parse_lock(data: bytes, *, where: str = LOCK_NAME, lenient: bool = False) ->
     try:
         text = data.decode()
         table = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         if lenient and f'format = "{FORMAT}"' in data.decode("utf-8", "replace"):
             return _line_by_line(data.decode("utf-8", "replace"))
         conflict = any(line.startswith(_CONFLICT) for line in data.decode("utf-8", "replace").split("\n"))
@@ -212,7 +212,7 @@ def _line_by_line(text: str) -> Lock:
     for name, own in lines.items():
         try:
             table = tomllib.loads("\n".join(["[variants]", *sorted(own)]))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             damaged[name] = f"is not valid TOML: {error}"
             continue
         whole, broken = _variants(table["variants"])

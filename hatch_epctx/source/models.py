@@ -10,6 +10,7 @@ bytes count, and the snapshot holds regular files.
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -161,8 +162,12 @@ def _check_file(path: Path, *, place: str, what: str) -> int:
     """Size in bytes of the regular, non-empty file at `path` that is no Git-LFS pointer."""
     try:
         status = path.stat()
+    except PermissionError as error:
+        raise _unreadable(path, place, error) from error
     except (OSError, ValueError) as error:
-        hint = "The link leads nowhere." if path.is_symlink() else "Check the path, or make the file before the build."
+        hint = "Check the path, or make the file before the build."
+        if os.path.islink(path):  # noqa: PTH114  # for Path.is_symlink a path that is too long is an error
+            hint = "The link leads nowhere."
         raise ModelError(
             f"{what} does not exist at {path}", where=place, remedy=hint, reason="missing-model"
         ) from error
