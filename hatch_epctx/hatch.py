@@ -66,6 +66,7 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
                 return
             project = self._project("editable" if version == "editable" else "wheel")
             self._leave_out(project.settings.package, version)
+            self._require_package(project, build_data)
             self._tag(project, build_data)
             self._built = self._build(project)
 
@@ -104,6 +105,13 @@ class EpctxBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its numbe
         for warning in missing_extras(project, self.metadata.version):
             self._warn(warning)
         return without_companions(project)
+
+    def _require_package(self, project: Project, build_data: dict[str, Any]) -> None:
+        """Refuse a wheel whose models would lie in a package that it does not have."""
+        from hatch_epctx.frontend import misplaced_in_hatch
+
+        if error := misplaced_in_hatch(project, self.build_config, build_data["force_include"]):
+            raise error
 
     def _tag(self, project: Project, build_data: dict[str, Any]) -> None:
         """Give the wheel its platform; interpreter and ABI stay what another hook made them."""

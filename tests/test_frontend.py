@@ -15,7 +15,7 @@ from support import STUB_TARGET, Factory, Tree, epctx
 from hatch_epctx import runtime
 from hatch_epctx.config import load_project
 from hatch_epctx.errors import ConfigError, LookupFailure, ModelError, StoreError, VerificationError
-from hatch_epctx.frontend import add_pointer, build_project, dynamic_requirements, refresh, source_files
+from hatch_epctx.frontend import add_pointer, build_project, dynamic_requirements, misplaced, refresh, source_files
 from hatch_epctx.wheelfile import check_wheel, create_wheel, read_members
 
 if TYPE_CHECKING:
@@ -26,6 +26,59 @@ MODEL = '[tool.epctx.models.detector]\nsource = "models/detector.onnx"\n'
 
 def target(name: str, *requires: str, ep: str = "stub") -> str:
     return f'[tool.epctx.targets.{name}]\nep = "{ep}"\nrequires = {list(requires)!r}\n'
+
+
+# The package
+
+
+HATCH = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "acme-vision"
+version = "1"
+[tool.hatch.build.hooks.epctx]
+"""
+WHEEL = "[tool.hatch.build.targets.wheel]\n"
+OTHER = f"{WHEEL}packages = ['other']\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "table", "files", "refused"),
+    [
+        ("acme_vision", "", "acme_vision/__init__.py", False),
+        ("acme_vison", "", "acme_vision/__init__.py", True),
+        ("Acme_vision", "", "acme_vision/__init__.py", True),
+        ("acme_vision", "", "src/acme_vision/__init__.py", False),
+        ("src.acme_vision", "", "src/acme_vision/__init__.py", True),
+        ("acme_vision", "", "acme_vision.py", False),
+        ("acme_vision.models", "", "acme_vision/__init__.py acme_vision/models/labels.txt", False),
+        ("acme_vision.models", "", "acme_vision/__init__.py", True),
+        ("acme.vision", f"{WHEEL}packages = ['acme']", "acme/vision/__init__.py", False),
+        ("acme", f"{WHEEL}only-include = ['lib']\nsources = {{ 'lib' = 'acme' }}", "lib/__init__.py", False),
+        ("acme", f"{OTHER}force-include = {{ 'made' = 'acme' }}", "other/__init__.py made/a.py", False),
+        ("acme.sub", f"{OTHER}force-include = {{ 'made' = './acme' }}", "other/__init__.py made/sub/a.py", False),
+        ("acme", f"{OTHER}force-include = {{ 'made' = '/' }}", "other/__init__.py made/acme/a.py", False),
+        ("acme", f"{OTHER}force-include = {{ 'made' = '.' }}", "other/__init__.py made/acme/a.py", False),
+        ("acme", f"{OTHER}force-include = {{ 'made' = 'more' }}", "other/__init__.py made/acme/a.py", True),
+        ("acme", f"{OTHER}[tool.hatch.build.hooks.custom]", "other/__init__.py", False),
+        ("acme_data", f"{WHEEL}bypass-selection = true", "labels.txt", False),
+        ("acme_data", "", "labels.txt", False),
+    ],
+)
+def test_what_hatchling_selects_has_the_package_or_not(
+    package: str, table: str, files: str, refused: bool, tmp_path: Path
+) -> None:
+    for name in files.split():
+        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+        tmp_path.joinpath(name).touch()
+    own = f'[tool.epctx]\npackage = "{package}"\n{MODEL}{STUB_TARGET}'
+    tmp_path.joinpath("pyproject.toml").write_text(f"{HATCH}{table}\n{own}", encoding="utf-8")
+    error = misplaced(load_project(tmp_path, environ={}, state="wheel"))
+    assert (error is not None) == refused
+    if error:
+        assert (error.where, error.reason) == ("tool.epctx.package", "no-package")
 
 
 # Requirements

@@ -221,7 +221,7 @@ def test_case_31_an_editable_install_follows_epctx_build(factory: Factory, tmp_p
     assert rest == ["1.2.3", "OpenVINOExecutionProvider"]
     tree.model("detector", seed=7)
     assert opened()[1] == folder, "nothing is rebuilt at import"
-    assert "the editable install of acme_vision has this 1 variant now" in epctx("build", "-C", tree.root).out
+    assert "an editable install of acme_vision finds this 1 variant now" in epctx("build", "-C", tree.root).out
     second = opened()[1]
     assert second != folder
     assert Path(folder).is_dir(), "a process that has it open goes on"

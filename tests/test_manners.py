@@ -171,6 +171,28 @@ def test_a_mistake_is_a_message_with_setuptools(name: str, tmp_path: Path) -> No
     assert "epctx: error: tool.epctx.targets.stub.ep: unknown execution provider 'stab'" in built.output
 
 
+@pytest.mark.parametrize("name", ["hatch-flat", "hatch-src", "setuptools-src"])
+def test_a_package_that_the_wheel_does_not_have_is_refused_before_any_compile(name: str, tmp_path: Path) -> None:
+    root, workers = BY_NAME[name].copy(tmp_path / "checkout"), Workers(tmp_path)
+    pyproject = root / "pyproject.toml"
+    package = BY_NAME[name].folder.partition("/")[0]
+    right = pyproject.read_text()
+    assert right.count(f'\npackage = "{package}"') == 1
+    pyproject.write_text(right.replace(f'\npackage = "{package}"', f'\npackage = "{package}s"'))
+    front = "backend" if name.startswith("hatch") else "pip"
+    built = front_end(front, root, out=tmp_path / "dist", env=workers.env, check=False)
+    assert built.code in (1, 2)
+    assert f"tool.epctx.package: the wheel has nothing of the package '{package}s'" in built.output
+    assert f"Did you mean '{package}'?" in built.output
+    assert "compile" not in workers.new()
+    assert built.wheels == []
+    if front == "backend":
+        told = epctx("plan", "-C", root).err
+        assert "epctx: warning: no wheel can be made: tool.epctx.package: the wheel has nothing of the pack" in told
+        pyproject.write_text(right)
+        assert "no wheel can be made" not in epctx("plan", "-C", root).err
+
+
 def test_a_project_without_the_table_is_left_alone(tmp_path: Path) -> None:
     """Every setuptools build in an environment with this distribution comes by."""
     root = tmp_path / "other"
@@ -230,7 +252,7 @@ def test_epctx_build_refreshes_an_editable_install(mode: str, tmp_path: Path) ->
     first = folder()
     save(small_model(seed=5, weights="detector.data"), root / "models" / "detector.onnx")
     assert folder() == first
-    assert "the editable install of acme_vision has this 1 variant now" in epctx("build", "-C", root).out
+    assert "an editable install of acme_vision finds this 1 variant now" in epctx("build", "-C", root).out
     assert folder() != first
 
 

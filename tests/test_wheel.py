@@ -16,7 +16,7 @@ from hatch_epctx.digest import digest_bytes
 from hatch_epctx.errors import ConfigError
 from hatch_epctx.frontend import build_project, without_companions
 from hatch_epctx.providers import find_provider
-from hatch_epctx.wheel import add_package, judge_wheel, platform_of
+from hatch_epctx.wheel import add_package, judge_wheel, orphan, platform_of
 from hatch_epctx.wheelfile import Entry, add_files, check_wheel, create_wheel
 
 if TYPE_CHECKING:
@@ -134,6 +134,28 @@ def test_models_of_a_package_that_the_wheel_does_not_have_are_told(package: str,
     if told:
         found = f"py3-none-any.whl holds compiled models of {package!r} and nothing else of that package; expected"
         assert found in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "certain"),
+    [
+        (["acme/__init__.py"], True),
+        (["acme/__init__.py", "acme_vision/_epctx/manifest.json"], True),
+        (["acme/vision/model.py"], True),
+        (["acme/__init__.py", "acme_visions/x.py"], True),
+        (["acme/__init__.py", "acme_vision/labels.txt"], False),
+        (["acme/__init__.py", "acme_vision/"], False),
+        (["acme/__init__.py", "/"], False),
+        (["acme/__init__.py", "acme_vision.py"], False),
+        (["labels.txt"], False),
+        ([], False),
+    ],
+)
+def test_a_package_that_the_wheel_will_not_have_is_known_beforehand(names: list[str], certain: bool) -> None:
+    error = orphan(names, settings_of())
+    assert (error is not None) == certain
+    if error:
+        assert (error.where, error.exit_code) == ("tool.epctx.package", 2)
 
 
 @pytest.mark.parametrize(("platform", "told"), [("any", True), ("win_amd64", True), ("linux_x86_64", False)])

@@ -53,7 +53,8 @@ def build(options: Namespace) -> int:
         if plan is not None and not options.json:
             variants = sum(len(component.variants) for component in plan.manifest.components)
             these = f"{'this' if variants == 1 else 'these'} {counted(variants, 'variant')}"
-            say(f"the editable install of {built.project.settings.package} has {these} now")
+            # Nothing of ours runs when one is uninstalled: whether there is one still is not known.
+            say(f"an editable install of {built.project.settings.package} finds {these} now")
     return 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import counted, duration, emit_json, say, table
+from hatch_epctx.cli.output import complain, counted, duration, emit_json, say, table
 from hatch_epctx.cli.projects import cost, described, open_pipeline, why
 from hatch_epctx.findings import coverage_in_words
+from hatch_epctx.frontend import misplaced, without_companions
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -18,6 +19,8 @@ def plan(options: Namespace) -> int:
     """Every selected variant: identity, hit or miss, and why. Nothing is compiled."""
     pipeline = open_pipeline(options)
     entries = pipeline.plan()
+    if error := misplaced(without_companions(pipeline.project)):
+        complain(f"warning: no wheel can be made: {error}")
     if options.json:
         emit_json(options, {"variants": [described(pipeline, entry) for entry in entries]})
         return 0

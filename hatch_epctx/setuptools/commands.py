@@ -122,6 +122,7 @@ class build_epctx(Command):  # noqa: N801  # setuptools names commands so
                 self.warn_user("EPCTX_SKIP is set: there will be no compiled models")
                 return
             project = self.project("editable" if self.editable_mode else "wheel", warn=True)
+            self._require_package(project)
             self.built = build_project(project, lambda line: self.announce(line, logging.INFO))
             if not self.editable_mode and not self.into_wheel:
                 write_package(self.built, self._folder(), version=self.version)
@@ -198,6 +199,21 @@ class build_epctx(Command):  # noqa: N801  # setuptools names commands so
         from hatch_epctx.wheel import folder_in_wheel
 
         return Path(self.build_lib or os.curdir, folder_in_wheel(self.package()))
+
+    def _require_package(self, project: Project) -> None:
+        """Refuse a wheel whose models would lie in a package that it does not have.
+
+        Everything else that `build` makes is in the build folder by now; where that is empty (an editable install,
+        this command by itself) nothing is certain.
+        """
+        from hatch_epctx.wheel import orphan
+
+        base = Path(self.build_lib or os.curdir)
+        if self.editable_mode or not project.variants or not base.is_dir():
+            return
+        names = [path.relative_to(base).as_posix() for path in base.rglob("*") if not path.is_dir()]
+        if error := orphan(names, project.settings):
+            raise error
 
     def _clear(self) -> None:
         """Remove what an earlier build left in the build folder, which setuptools keeps: a target may be gone."""

@@ -8,7 +8,7 @@ from hatch_epctx.wheel.contents import (
     why_empty,
     write_package,
 )
-from hatch_epctx.wheel.limits import judge_wheel
+from hatch_epctx.wheel.limits import judge_wheel, orphan
 from hatch_epctx.wheel.replacing import check_out, replace_package
 from hatch_epctx.wheel.tags import ANY, platform_of
 
@@ -19,6 +19,7 @@ __all__ = [
     "folder_in_wheel",
     "judge_wheel",
     "model_contents",
+    "orphan",
     "plan_package",
     "platform_of",
     "replace_package",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.config import Settings
 
-__all__ = ["judge_wheel"]
+__all__ = ["judge_wheel", "orphan"]
 
 _NAMED: Final = 5
 """Files that a message names."""
@@ -52,6 +52,32 @@ def judge_wheel(wheel: Path, settings: Settings) -> tuple[str, ...]:
             raise error
         warnings.append(str(error))
     return tuple(warnings)
+
+
+def orphan(names: Collection[str], settings: Settings) -> ConfigError | None:
+    """The error of a wheel that has Python packages, but nothing of the one that its models go into.
+
+    One without any packages is a data package on purpose, which the look-up finds by its name.
+
+    Args:
+        names: what the wheel will hold beside the package folder; a folder, which may hold anything, has a slash at
+            its end.
+        settings: of the project.
+    """
+    folder = settings.package.replace(".", "/")
+    known = {name.rpartition("/")[0].replace("/", ".") for name in names if "/" in name and name.endswith(".py")}
+    own = f"{folder}/{FOLDER_NAME}/"
+    there = any(name.startswith((f"{folder}/", f"{folder}.")) and not name.startswith(own) for name in names)
+    if not known or there or any(name.endswith("/") and f"{folder}/".startswith(name.lstrip("/")) for name in names):
+        return None
+    return ConfigError(
+        f"the wheel has nothing of the package {settings.package!r}, which its compiled models would go into",
+        where=settings.place("package"),
+        expected="the import name of a package in the wheel",
+        remedy=suggest(settings.package, known)
+        or f"Correct the name, or have {folder}/__init__.py among the files of the wheel.",
+        reason="no-package",
+    )
 
 
 def _no_package(wheel: Path, names: Collection[str], settings: Settings) -> ConfigError | None:
