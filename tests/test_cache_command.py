@@ -95,6 +95,14 @@ def test_what_can_be_told_is_told_before_a_pin_that_cannot_be_read(epctx: Comman
     assert len(list(store.layout.markers.rglob("*.json"))) == 2
 
 
+def test_a_pin_needs_a_store_that_can_be_written(epctx: Command, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, "a")
+    monkeypatch.setattr(Store, "read_only", property(lambda _: True))
+    run = epctx("cache", "pin", identity_of("a"), check=False)
+    assert run.code == 6
+    assert "the store is read-only for this user. Pin as the user whose store it is." in run.err
+
+
 def test_info_tells_of_kept_folders_which_nothing_collects(epctx: Command, store: Store) -> None:
     (store.root / "kept" / "deep").mkdir(parents=True)
     (store.root / "kept" / "deep" / "file").write_bytes(b"x" * 3000)

@@ -573,6 +573,26 @@ def test_dynamic_shapes_on_qnn_name_the_line_to_add(factory: Factory) -> None:
     assert "free-dimensions = { batch = 1 }" in run.err
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[tool.epctxx.models.m]\nsource = "m.onnx"\n',
+            "tool.epctxx: unknown table; expected tool.epctx. Did you mean 'tool.epctx'?",
+        ),
+        (
+            '[tool.epctx]\npackage = "acme"\n[[tool.epctx.models]]\nsource = "m.onnx"\n',
+            "expected a table. Give each a name and a table of its own: [tool.epctx.models.NAME].",
+        ),
+    ],
+)
+def test_tables_that_are_none_of_ours(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "acme"\nversion = "1"\n{text}')
+    run = here("plan", cwd=tmp_path, check=False)
+    assert run.code == 2
+    assert message in run.err
+
+
 def test_a_compiled_model_is_no_source(project: Tree, tmp_path: Path) -> None:
     here("build", "--out", tmp_path / "out", cwd=project.root)
     shutil.copy(tmp_path / "out" / "detector.stub_ctx.onnx", project.root / "models" / "detector.onnx")

@@ -421,3 +421,7 @@ def test_compatibility_with_this_machine_and_exit_codes(factory: Factory, tmp_pa
     assert "detector.intel-cpu_ctx.onnx: SHA-256 " in run.err
     run = epctx("verify", site.folder, "--json", check=False)
     assert (run.code, run.json["ok"], len(run.json["problems"])) == (8, False, 1)
+    broken, whole, *_ = run.json["packages"][0]["variants"]
+    assert (broken["fits"], broken["reason"]) == (False, "damaged")
+    assert broken["verdict"] == "detector.intel-cpu_ctx.onnx is not as recorded"
+    assert whole["fits"] is True

@@ -96,4 +96,6 @@ def main(command: str, folder: str, argument: str, key_file: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5 or sys.argv[1] not in ("seal", "run"):
+        sys.exit("usage: encrypted_context.py seal PACKAGE_FOLDER OUT KEY_FILE | run OUT MODEL KEY_FILE")
     main(*sys.argv[1:])

@@ -173,7 +173,12 @@ def pin(store: Store, root: Root) -> None:
     data = json.dumps(value, allow_nan=False).encode()
     parse_root(data)
     if store.read_only:
-        raise StoreError("the store is read-only", where=str(store.root), reason="not-writable")
+        raise StoreError(
+            "the store is read-only for this user",
+            where=str(store.root),
+            remedy="Pin as the user whose store it is.",
+            reason="not-writable",
+        )
     try:
         atomic_write(path, data, shared=True, point="root")
     except OSError as error:

@@ -126,7 +126,7 @@ def _finding(detail: ErrorDetails, model: type[Table], data: Mapping[str, Any], 
     elif kind == "literal_error":
         said = _unknown_value(value, str(context["expected"]))
     elif kind in _TYPES:
-        said = (f"found {toml_type(value)}, {_shown(value)}", _TYPES[kind], _type_remedy(kind, value))
+        said = (f"found {toml_type(value)}, {_shown(value)}", _TYPES[kind], _type_remedy(kind, value, where))
     elif kind in _BOUNDS:
         bound = next((f" {context[name]:g}" for name in ("gt", "ge", "lt", "le") if name in context), "")
         said = (f"found {_shown(value)}", f"{_BOUNDS[kind]}{bound}", "")
@@ -166,7 +166,9 @@ def _unknown_value(value: object, expected: str) -> tuple[str, str, str]:
     return f"unknown value {value!r}", f"one of {', '.join(known)}", remedy
 
 
-def _type_remedy(kind: str, value: object) -> str:
+def _type_remedy(kind: str, value: object, where: str) -> str:
+    if kind == "dict_type" and isinstance(value, list | tuple):
+        return f"Give each a name and a table of its own: [{where}.NAME]."
     if not isinstance(value, str):
         return f'Write "{value}", in quotes.' if kind == "string_type" and type(value) in (int, float) else ""
     boolean = kind == "bool_type" and value.strip().lower() in {"true", "false"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hatch_epctx.config.errors import toml_type
 from hatch_epctx.config.expand import expand, single_variant
 from hatch_epctx.config.load import HOOK_PLACE, TABLE_PLACE, load_settings
-from hatch_epctx.errors import ConfigError
+from hatch_epctx.errors import ConfigError, suggest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -176,9 +176,25 @@ def read_project(root: Path) -> Mapping[str, Any]:
 
 def _epctx_table(root: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
     table = _table(document, TABLE_PLACE)
+    if not table:
+        _check_spelling(document)
     if "package" not in table and (package := _default_package(root, _project_name(document))):
         return {"package": package, **table}
     return table
+
+
+def _check_spelling(document: Mapping[str, Any]) -> None:
+    """Refuse a table that is ours by what it holds, under another name: without this it would count for nothing."""
+    for name, other in _table(document, "tool").items():
+        ours = isinstance(other, Mapping) and {"models", "targets"} & other.keys()
+        if ours and (hint := suggest("epctx", [name])):
+            raise ConfigError(
+                "unknown table",
+                where=f"tool.{name}",
+                expected=TABLE_PLACE,
+                remedy=hint.replace(repr(name), repr(TABLE_PLACE)),
+                reason="unknown-table",
+            )
 
 
 def _default_package(root: Path, name: str) -> str:

@@ -6,6 +6,7 @@ imported: a manifest is untrusted input and may name a distribution in a message
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import dataclass
 from importlib import import_module
@@ -98,7 +99,7 @@ def import_onnxruntime() -> ModuleType:
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime"
         text = "ONNX Runtime is not installed" if absent else f"ONNX Runtime cannot be imported: {error}"
-        raise LookupFailure(text, remedy=remedy, reason="no-onnxruntime") from error
+        raise LookupFailure(text, where=sys.prefix, remedy=remedy, reason="no-onnxruntime") from error
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         version = getattr(onnxruntime, "__version__", "of an unknown version")
         raise LookupFailure(

@@ -13,6 +13,7 @@ from hatch_epctx.verification.records import PackageReport, Problem, Report, Var
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from hatch_epctx.manifest import Manifest, Variant
@@ -68,8 +69,9 @@ class Examination:
         if self._fit:
             verdict, note = verdicts(data, self._store)
             self.notes += [note] if note else []
+        wrong = {problem.where.rpartition("/")[2] for problem in self.problems}
         variants = [
-            _variant(f"{component.name}.{variant.name}", variant, verdict)
+            _variant(f"{component.name}.{variant.name}", variant, verdict, wrong)
             for component in manifest.components
             for variant in component.variants
         ]
@@ -109,9 +111,14 @@ class Examination:
         )
 
 
-def _variant(name: str, variant: Variant, verdicts: Mapping[str, Mapping[str, Any]]) -> VariantReport:
+def _variant(
+    name: str, variant: Variant, verdicts: Mapping[str, Mapping[str, Any]], wrong: AbstractSet[str]
+) -> VariantReport:
+    """The report of a variant; `wrong` are names of files that are not as recorded."""
     facts, verdict = variant.facts, verdicts.get(name, {})
     artifacts = facts.artifacts if facts else ()
+    if verdict.get("fits") and (bad := sorted(wrong & {artifact.path for artifact in artifacts})):
+        verdict = {"fits": False, "reason": "damaged", "text": f"{bad[0]} is not as recorded"}
     return VariantReport(
         name=name,
         ep=variant.ep,
