@@ -123,6 +123,12 @@ def test_no_toml(tmp_path: Path) -> None:
         read_project(write(tmp_path, "[tool]\nx = = 1\n"))
 
 
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "[tool]\n").joinpath("pyproject.toml").write_bytes(b"\xef\xbb\xbf[tool]\n")
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: begins with a byte-order mark\. Save it as UTF-8 without"):
+        read_project(tmp_path)
+
+
 def test_no_text(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"pyproject\.toml: is not valid TOML: "):

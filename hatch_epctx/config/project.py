@@ -265,6 +265,10 @@ def _table(document: Mapping[str, Any], place: str) -> Mapping[str, Any]:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as stream:
+            if stream.read(3) == b"\xef\xbb\xbf":
+                remedy = "Save it as UTF-8 without the mark; no front end reads it so."
+                raise ConfigError("begins with a byte-order mark", where=str(path), remedy=remedy, reason="bad-toml")
+            stream.seek(0)
             return tomllib.load(stream)
     except FileNotFoundError as error:
         remedy = "Run in the project's folder, or name that with -C."

@@ -87,7 +87,7 @@ def find_provider(name: str, *, where: str = "") -> Provider:
         if name in _names(provider):
             return provider
     known = all_providers()
-    keys = [provider.key for provider in known if provider.epcontext]
+    keys = [provider.key for provider in known if provider.epcontext or provider.cache]
     spellings = (*(provider.key for provider in known), *(name for provider in known for name in provider.names))
     raise ConfigError(
         f"unknown execution provider {name!r}",
