@@ -41,7 +41,8 @@ _ASSIGNED = re.compile(
     r"(?i)\b([\w-]*(?:secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key|(?:access|auth|api)[_-]?token)"
     r"[\w-]*[\"']?\s*[:=]\s*[\"']?)[^\s,;\"'}]+"
 )
-_USERINFO = re.compile(r"(://)[^/\s:@]+:[^/\s@]+(?=@)")
+# A token often stands alone: https://TOKEN@host, https://TOKEN:@host.
+_USERINFO = re.compile(r"(://)[^/\s@?#]+(?=@)")
 _PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 

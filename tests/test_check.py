@@ -147,6 +147,7 @@ def test_types_are_widened_and_narrowed_within_their_kind(tmp_path: Path) -> Non
         ({"x": np.ones((5, 2), F32), "ids": np.array([1])}, "'x' has the shape [5, 2]"),
         ({"x": np.ones((1, 5, 2), F32), "ids": np.array([1.5])}, "'ids' is float64"),
         ({"x": np.ones((3, 1, 5, 2), F32), "ids": np.ones((2, 1), np.int64)}, "different numbers of samples"),
+        ({"x": np.ones((0, 1, 5, 2), F32), "ids": np.array([1])}, "'x' holds no sample"),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
@@ -160,8 +161,9 @@ def test_inputs_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, Any]
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"plain text"])
 def test_a_file_that_is_no_npz(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(TaskError, match="cannot be read"):
+    with pytest.raises(TaskError, match=r"cannot be read: it is no \.npz file") as caught:
         read_samples(tmp_path / "a.npz", [X])
+    assert "pickle" not in caught.value.error
 
 
 def test_a_compressed_npz_that_is_damaged(tmp_path: Path) -> None:

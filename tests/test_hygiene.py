@@ -54,6 +54,10 @@ def test_names_that_do_not(name: str) -> None:
     ("text", "shown"),
     [
         ("cloning https://joe:s3cr3t@host/x", f"cloning https://{CUT}@host/x"),
+        (
+            "cloning https://s3cr3t@host/x and https://s3cr3t:@host",
+            f"cloning https://{CUT}@host/x and https://{CUT}@host",
+        ),
         ("Authorization: Bearer abc.def", f"Authorization: {CUT}"),
         ("uses bearer 0123456789", f"uses bearer {CUT}"),
         ("password=hunter2, user=joe", f"password={CUT}, user=joe"),
@@ -78,6 +82,7 @@ def test_known_forms_are_cut(text: str, shown: str) -> None:
         "tokens=512, next token: 7",
         "node /encoder/layer.0/attention/self/key/MatMul: Key=3",
         "https://example.org/a?b=c",
+        "https://example.org/@scope and https://example.org?mail=a@b",
         "sk-learn is no key",
     ],
 )

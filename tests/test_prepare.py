@@ -194,6 +194,10 @@ def error_of(text: str) -> str:
         ("prepare = ['fold-constants:2']", "expected 'fold-constants' without an argument"),
         ("prepare = ['quantize-qdq:a4w4']\ncalibration = 'c.npz'", "'quantize-qdq:a8w8' or 'quantize-qdq:a16w8'"),
         ("prepare = ['quantize-qdq']", "'quantize-qdq' needs samples of the model's inputs"),
+        (
+            "prepare = ['quantize-qdq', 'infer-shapes', 'quantize-qdq:a16w8']\ncalibration = 'c.npz'",
+            "'quantize-qdq' stands there twice",
+        ),
         ("calibration = 'c.npz'", "calibration: no step of 'prepare' reads it"),
     ],
 )

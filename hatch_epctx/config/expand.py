@@ -169,7 +169,12 @@ def _companions(settings: Settings, targets: list[ResolvedTarget], errors: list[
 
 def _check_calibration(model: Model, place: Callable[..., str]) -> Iterator[ConfigError]:
     """Quantising needs samples, and samples without quantising would be ignored."""
-    quantises = any(step.partition(":")[0] == "quantize-qdq" for step in model.prepare)
+    quantises = [step for step in model.prepare if step.partition(":")[0] == "quantize-qdq"]
+    if len(quantises) > 1:
+        remedy = "Keep one of them."
+        yield bad(
+            "'quantize-qdq' stands there twice: what is quantised cannot be again", place("prepare"), remedy=remedy
+        )
     if quantises and model.calibration is None:
         remedy = 'Write calibration = "samples.npz": inputs by name, one sample each or several along a first axis.'
         yield bad("'quantize-qdq' needs samples of the model's inputs", place("prepare"), remedy=remedy)

@@ -27,6 +27,9 @@ __all__ = ["Input", "generated", "inputs_of", "read_samples"]
 SAMPLES: Final = 4096
 """Samples of one file, at most."""
 
+_NUMPY_HEAD: Final = b"\x93NUMPY"
+"""How a file of a single array begins."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
@@ -78,8 +81,10 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         )
         raise _bad(path, found, f"Save one array for each of the inputs {', '.join(map(repr, names))}.")
     stacks = {value.name: _stack(path, value, arrays[value.name]) for value in inputs}
+    if empty := [name for name, stack in stacks.items() if not len(stack)]:
+        raise _bad(path, f"{', '.join(map(repr, empty))} holds no sample", "Save at least one sample of each input.")
     counts = {len(stack) for stack in stacks.values()} - {1}
-    if len(counts) > 1 or 0 in counts:
+    if len(counts) > 1:
         said = ", ".join(f"{name!r} {len(stack)}" for name, stack in stacks.items())
         raise _bad(path, f"its inputs hold different numbers of samples: {said}", "Give all inputs equally many.")
     count = min(max(counts, default=1), SAMPLES)
@@ -92,6 +97,7 @@ def read_samples(path: Path, inputs: Sequence[Input]) -> list[dict[str, Any]]:
 
 def _arrays(path: Path) -> dict[str, Any]:
     try:
+        _check_head(path)
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             if not hasattr(file, "files"):
                 raise _bad(path, "it holds a single array", "Save it with numpy.savez(path, name=array, ...).")
@@ -102,6 +108,13 @@ def _arrays(path: Path) -> dict[str, Any]:
         raise _bad(
             path, f"it cannot be read: {describe(error)}", "Save it with numpy.savez(path, name=array, ...)."
         ) from error
+
+
+def _check_head(path: Path) -> None:
+    """Refuse what numpy would take for a pickle, advising to load that."""
+    with open(path, "rb") as stream:
+        if stream.read(len(_NUMPY_HEAD)) != _NUMPY_HEAD and not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz file")
 
 
 def _stack(path: Path, value: Input, array: Any) -> Any:
