@@ -104,6 +104,9 @@ def test_elsewhere_there_are_lines_that_say_how_long_it_will_take(factory: Facto
     tree = factory.project(SLOW.format(5))
     assert "\x1b" not in epctx("build", cwd=tree.root).err
     tree.model(seed=5)
+    project = tree.root / "pyproject.toml"
+    # The line stands before the compile and tells of the last one: this one need not be long as well.
+    project.write_text(project.read_text(encoding="utf-8").replace("seconds = 5 ", "seconds = 0 "), encoding="utf-8")
     assert re.search(
         r"detector\.stub: compiling [0-9a-f]{12} \(not in the store\), about \d+ s\n", here("build", cwd=tree.root).err
     )
