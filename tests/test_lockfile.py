@@ -34,7 +34,13 @@ DOCUMENT: dict[str, Any] = {
 def locked(name: str, document: dict[str, Any] | None = None, *, data: bytes = b"bytes") -> LockedVariant:
     document = document if document is not None else {**DOCUMENT, "name": name}
     artifact = Artifact(role="model", path="model_ctx.onnx", size=len(data), digest=digest_bytes(data))
-    facts = {"compatibility": "v2:6", "inputs": [{"name": "x", "type": "float", "shape": [1, None, "n"]}]}
+    facts = {
+        "compatibility": "v2:6",
+        "context_nodes": 1,
+        "inputs": [{"name": "x", "type": "float", "shape": [1, None, "n"]}],
+        "nodes_left": 0,
+        "outputs": [],
+    }
     identity = digest_bytes(canonical(document))
     return LockedVariant(name=name, identity=identity, document=document, artifacts=(artifact,), facts=facts)
 
@@ -115,6 +121,12 @@ def test_a_change_shows_as_the_fields_that_changed() -> None:
         ("a.t.identity", "<<<<<<< ours\na.t.identity", "holds an unresolved merge conflict"),
         ("a.t.identity = ", 'a.t.identity = "x"\na.t.identity = ', "is not valid TOML"),
         ("a.t.facts.compatibility", "a.t.facts.more", "a document is a table, and so are facts"),
+        ('facts.compatibility = "v2:6"', "facts.compatibility = 7", "a.t: result.compatibility"),
+        ("facts.nodes_left = 0", "facts.nodes_left = 0\na.t.facts.coverage = 7", "a.t: result.coverage"),
+        ("facts.nodes_left = 0", "facts.nodes_left = 0\na.t.facts.left = [1979-05-27]", "a.t: unsupported type"),
+        ("facts.nodes_left = 0", "facts.nodes_left = nan", "a.t: nan"),
+        ("a.t.facts.nodes_left = 0", "", "a.t: result has no nodes_left"),
+        ('role = "model"', 'role = "other"', "a.t: model_ctx.onnx has the unknown role other"),
     ],
 )  # fmt: skip
 def test_a_damaged_lock_is_refused_with_its_place(old: str, new: str, problem: str) -> None:

@@ -19,7 +19,7 @@ A value that TOML cannot write (null) or that would need several lines is JSON t
 have a `location` each becomes one line for each.
 
 A lock is read as untrusted input: the document of each variant has to have the identity as its digest, so that a hand
-edit or an unlucky merge is found.
+edit or an unlucky merge is found, and its facts have to be of the types that a compile writes, since wheels repeat them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from hatch_epctx.compile import check_facts
 from hatch_epctx.digest import digest_bytes, is_digest
 from hatch_epctx.errors import VerificationError
 from hatch_epctx.files import check_name, parse_json, read_bounded
@@ -248,6 +249,9 @@ def _variant(name: str, entry: Any) -> LockedVariant:
     if not isinstance(entry["artifacts"], dict) or not entry["artifacts"]:
         raise ValueError("a locked variant has artifacts")
     artifacts = [_artifact(path, item) for path, item in sorted(entry["artifacts"].items())]
+    canonical(facts)  # TOML has values that no manifest can hold: dates, nan
+    members = facts.get("members", ())
+    check_facts(facts, artifacts, members=len(members) if isinstance(members, list) else 0)
     return LockedVariant(
         name=name, identity=entry["identity"], document=document, artifacts=tuple(artifacts), facts=facts
     )
