@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -875,3 +876,29 @@ def test_a_reader_that_leaves_is_no_error(project: Tree) -> None:
     _, errors = running.communicate(timeout=60)
     assert errors == ""
     assert running.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [
+        ("", 0),
+        (">&-", 0),
+        ("2>&-", 0),
+        ("<&- >&- 2>&-", 0),
+        ("2>/dev/full", 0),
+        (">/dev/full", 6),
+        ("| true; exit ${PIPESTATUS[0]}", 0),
+    ],
+)
+def test_streams_that_take_nothing_change_no_result(redirect: str, code: int, project: Tree) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(STUB_FOLDER)])}
+    for command, expected in (("build", code), ("report", code), ("plan -C /nowhere", 2)):
+        line = f"{shlex.quote(sys.executable)} -m hatch_epctx {command} {redirect}"
+        ran = subprocess.run(
+            ["bash", "-c", line], cwd=project.root, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == expected, ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert ran.stderr.endswith("standard output cannot be written: No space left on device\n") == (expected == 6)
+    assert "1 hit" in here("plan", cwd=project.root).out

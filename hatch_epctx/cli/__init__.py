@@ -8,15 +8,14 @@ messages and exit codes: 0 done, 1 a bug, 2 configuration, 3 model, 4 toolchain,
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import complain, emit_json, prepare_streams
+from hatch_epctx.cli.output import UnwritableError, complain, emit_json, flush, prepare_streams
 from hatch_epctx.cli.parser import parse
 from hatch_epctx.console import missing_extra
-from hatch_epctx.errors import EpctxError
+from hatch_epctx.errors import EpctxError, StoreError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader (head, a pager) went away: that is its right. Keep the interpreter from flushing to it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except UnwritableError as error:
+        complain(f"error: {error}")
+        return StoreError.exit_code
     except Exception:  # noqa: BLE001  # the last resort: a bug shows as one
-        traceback.print_exc()
+        with suppress(OSError):
+            traceback.print_exc()
         complain("this is a bug in hatch-epctx; please report it with the lines above")
         return 1
 
@@ -53,7 +52,7 @@ def _run(options: Namespace) -> int:
         if missing is None:
             raise
         return _failed(options, missing)
-    sys.stdout.flush()  # a full disk or a closed pipe shows here and not at exit
+    flush()
     return code
 
 
@@ -72,4 +71,5 @@ def _failed(options: Namespace, error: EpctxError) -> int:
             "exit_code": error.exit_code,
         }
         emit_json(options, {"error": described})
+        flush()
     return error.exit_code

@@ -8,8 +8,9 @@ ends a command.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hatch_epctx.cli.live import Live, can_show
@@ -17,35 +18,102 @@ from hatch_epctx.console import Lines, duration, printable, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from hatch_epctx.config import LogLevel
 
-__all__ = ["complain", "counted", "cut", "duration", "emit_json", "prepare_streams", "progress", "say", "size", "table"]
+__all__ = [
+    "UnwritableError",
+    "complain",
+    "counted",
+    "cut",
+    "duration",
+    "emit_json",
+    "flush",
+    "prepare_streams",
+    "progress",
+    "say",
+    "size",
+    "table",
+    "writing",
+]
+
+
+class UnwritableError(Exception):
+    """Standard output takes no more, as on a full disk."""
 
 
 def prepare_streams() -> None:
-    """Let no character end a command: what an encoding cannot say is spelt out."""
+    """Let no character and no closed stream end a command: what an encoding cannot say is spelt out."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # A free descriptor would be that of the next file that is opened, and workers would print into it.
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115  # as long as the process
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # replaced by something that is no text file
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
+@contextmanager
+def writing() -> Iterator[None]:
+    """Around whatever writes to standard output.
+
+    A reader that went away (head, a pager) does not change what the command does nor its exit code; nothing more is
+    written then.
+
+    Raises:
+        UnwritableError: it cannot be written for another reason.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        _discard()
+    except OSError as error:
+        _discard()
+        raise UnwritableError(f"standard output cannot be written: {error.strerror or error}") from error
+
+
+def _discard() -> None:
+    """Send what is left, and what the interpreter writes at its end, to nowhere."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def flush() -> None:
+    """Write what standard output holds back; a full disk or a closed pipe shows here and not at exit."""
+    with writing():
+        sys.stdout.flush()
+
+
 def say(text: str = "") -> None:
     """Print lines for people on standard output."""
-    print(printable(text))
+    with writing():
+        print(printable(text))
 
 
 def complain(text: str) -> None:
-    """Print lines on standard error."""
-    sys.stdout.flush()
-    print(f"epctx: {printable(text)}", file=sys.stderr, flush=True)
+    """Print lines on standard error; one that cannot be written ends nothing."""
+    with suppress(UnwritableError):
+        flush()
+    _tell(f"epctx: {printable(text)}")
+
+
+def _tell(line: str) -> None:
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def emit_json(options: Namespace, value: Any) -> None:
     """Print `value` as the command's one JSON document, keys in the order given. ASCII, whatever the code page is."""
     options.answered = True
-    print(json.dumps(value, indent=2))
+    with writing():
+        print(json.dumps(value, indent=2))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, optional: Collection[str] = ()) -> None:
@@ -92,4 +160,4 @@ def progress(options: Namespace, level: LogLevel) -> Lines | Live:
         level = "debug"
     if level == "info" and can_show(sys.stderr):
         return Live(sys.stderr, level=level)
-    return Lines(lambda line: print(line, file=sys.stderr, flush=True), level=level)
+    return Lines(_tell, level=level)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hatch_epctx.cli.output import emit_json, say
+from hatch_epctx.cli.output import emit_json, say, writing
 from hatch_epctx.cli.projects import environment_of
 from hatch_epctx.config import load_project
 from hatch_epctx.errors import StoreError
@@ -34,7 +34,8 @@ def report(options: Namespace) -> int:
     if options.json:
         emit_json(options, found)
     elif not options.quiet:
-        print_report(found, sys.stdout)
+        with writing():
+            print_report(found, sys.stdout)
     if options.out is not None or not options.json:
         place = options.out or default_place(store, project.name, project.settings.package)
         write_page(found, place)

@@ -19,7 +19,7 @@ A value that TOML cannot write (null) or that would need several lines is JSON t
 have a `location` each becomes one line for each.
 
 A lock is read as untrusted input: the document of each variant has to have the identity as its digest, so that a hand
-edit or an unlucky merge is found, and its facts have to be of the types that a compile writes, since wheels repeat them.
+edit or an unlucky merge is found, and its facts have to be of the types that a compile writes: wheels repeat them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,12 @@ def print_report(summary: Mapping[str, Any], stream: IO[str]) -> None:
 
     width = None if stream.isatty() else _WIDTH
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    shown = view(summary)
+    with console.capture() as text:  # written at once: rich would end the program where the reader went away
+        _print(console, view(summary))
+    stream.write(text.get())
+
+
+def _print(console: Console, shown: Mapping[str, Any]) -> None:
     project, total = shown["project"], shown["total"]
     console.print(f"{printable(project['name'])} {printable(project['version'])}, {shown['made']['people']}")
     counts = ", ".join(f"{item['count']} {item['status']}" for item in shown["counts"] if item["count"])
