@@ -19,7 +19,7 @@ __all__ = ["read_preparation"]
 
 LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "infer-shapes": ("onnx",),
-    "fold-constants": ("onnx", "onnxscript", "onnx-ir", "numpy"),
+    "fold-constants": ("onnx", "onnxscript", "onnx-ir", "ml_dtypes", "numpy"),
     "convert-opset": ("onnx",),
     "static-shapes": ("onnx",),
     "quantize-qdq": ("onnx", "ml_dtypes", "numpy"),
