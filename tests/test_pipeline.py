@@ -735,6 +735,22 @@ def test_an_interrupt_ends_a_wait_for_another_process(factory: Factory) -> None:
     assert (code, seconds < 10) == (130, True), said
 
 
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ("y = [1, 3, 8, 8]", "the model has no input 'y'; it has 'x'. Correct or remove 'y' in input-shapes."),
+        ("x = [1, 3, 8]", "input 'x' has 4 dims, and input-shapes gives 3. Give one size for each dim"),
+        ("x = [1, 4, -1, -1]", "input 'x' has size 3 on axis 1 by the model, and input-shapes gives 4. Make them say"),
+    ],
+)
+def test_shapes_that_the_source_cannot_have_are_refused_by_a_plan(shapes: str, message: str, factory: Factory) -> None:
+    tree = factory.project(f"input-shapes = {{ {shapes} }}\n{STUB_TARGET}")
+    tree.model("detector", batch="batch")
+    run = epctx("plan", "-C", tree.root, check=False)
+    assert run.code == 3
+    assert f"tool.epctx.models.detector.input-shapes: {message}" in run.err
+
+
 def test_a_misspelt_free_dimension_is_refused_before_anything_compiles(factory: Factory) -> None:
     tree = factory.project(f"free-dimensions = {{ batsh = 1 }}\n{STUB_TARGET}")
     tree.model("detector", batch="batch")

@@ -26,7 +26,7 @@ from hatch_epctx.source import (
     read_source,
 )
 from hatch_epctx.toolchain import Toolchain, discover, is_installed, machine_key, read_preparation
-from hatch_epctx.worker.dimensions import dimension_fault
+from hatch_epctx.worker.dimensions import dimension_fault, shape_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -293,10 +293,10 @@ class Preparer:
 
 
 def _check_dimensions(variant: Variant, source: SourceModel) -> None:
-    """Refuse free dimensions that the source does not have, unless preparing it may give it others.
+    """Refuse free dimensions and input shapes that the source cannot have, unless preparing it may give it others.
 
     Raises:
-        ModelError: with the names that it has.
+        ModelError: with the names and sizes that it has.
     """
     if variant.is_source or variant.prepare:
         return
@@ -305,3 +305,7 @@ def _check_dimensions(variant: Variant, source: SourceModel) -> None:
         found, remedy = fault
         place = f"tool.epctx.models.{variant.model}"
         raise ModelError(found, where=place, remedy=remedy, reason="unknown-dimension")
+    if fault := shape_fault(source.scan, variant.input_shapes):
+        found, remedy = fault
+        place = f"tool.epctx.models.{variant.model}.input-shapes"
+        raise ModelError(found, where=place, remedy=remedy, reason="unknown-shape")

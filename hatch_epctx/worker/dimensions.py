@@ -1,4 +1,4 @@
-"""Free dimensions against a model's facts: said before anything compiles, and once more in the worker.
+"""Free dimensions and input shapes against a model's facts: said before anything compiles, and once more in the worker.
 
 ONNX Runtime ignores the name of a free dimension that a model does not have, so that a typo would compile another
 shape than the one asked for.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hatch_epctx.worker.protocol import ScannedModel
 
-__all__ = ["dimension_fault"]
+__all__ = ["dimension_fault", "shape_fault"]
 
 
 def dimension_fault(
@@ -36,6 +36,32 @@ def dimension_fault(
         for name in sorted(given):
             if name not in known:
                 return _unknown(name, known, key)
+    return None
+
+
+def shape_fault(scanned: ScannedModel, shapes: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
+    """The first of `shapes` that no input of the model can have, as (found, remedy); None when all can be.
+
+    Args:
+        scanned: facts of the model that is compiled.
+        shapes: sizes by input and axis, -1 where the model's own dim stays.
+    """
+    inputs = {value["name"]: value["shape"] for value in scanned["inputs"]}
+    for name, sizes in sorted(shapes.items()):
+        if name not in inputs:
+            has = f"it has {', '.join(map(repr, inputs))}" if inputs else "it has none"
+            remedy = f"{suggest(name, inputs)} Correct or remove {name!r} in input-shapes.".strip()
+            return f"the model has no input {name!r}; {has}", remedy
+        own = inputs[name]
+        if own is None:
+            continue
+        if len(own) != len(sizes):
+            found = f"input {name!r} has {len(own)} dims, and input-shapes gives {len(sizes)}"
+            return found, "Give one size for each dim, -1 for one that stays as it is."
+        for axis, (dim, size) in enumerate(zip(own, sizes, strict=True)):
+            if isinstance(dim, int) and dim >= 0 and size not in (-1, dim):
+                found = f"input {name!r} has size {dim} on axis {axis} by the model, and input-shapes gives {size}"
+                return found, "Make them say the same."
     return None
 
 
