@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["add_option", "number", "path", "shielded", "text", "whole"]
+
+_T = TypeVar("_T")
 
 _MARK: Final = "\0"
 """No argument of a process holds it."""
@@ -76,10 +78,7 @@ def number(value: str) -> float:
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
-    try:
-        return float(text(value))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text(value)!r}; expected a number") from None
+    return _read(value, float, "a number")
 
 
 def whole(value: str) -> int:
@@ -88,7 +87,11 @@ def whole(value: str) -> int:
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
+    return _read(value, int, "a whole number")
+
+
+def _read(value: str, kind: Callable[[str], _T], expected: str) -> _T:
     try:
-        return int(text(value))
+        return kind(text(value))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text(value)!r}; expected a whole number") from None
+        raise argparse.ArgumentTypeError(f"found {text(value)!r}; expected {expected}") from None

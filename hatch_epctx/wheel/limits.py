@@ -66,9 +66,11 @@ def orphan(names: Collection[str], settings: Settings) -> ConfigError | None:
     """
     folder = settings.package.replace(".", "/")
     known = {name.rpartition("/")[0].replace("/", ".") for name in names if "/" in name and name.endswith(".py")}
-    own = f"{folder}/{FOLDER_NAME}/"
-    there = any(name.startswith((f"{folder}/", f"{folder}.")) and not name.startswith(own) for name in names)
-    if not known or there or any(name.endswith("/") and f"{folder}/".startswith(name.lstrip("/")) for name in names):
+    if (
+        not known
+        or _has_package(names, folder)
+        or any(name.endswith("/") and f"{folder}/".startswith(name.lstrip("/")) for name in names)
+    ):
         return None
     return ConfigError(
         f"the wheel has nothing of the package {settings.package!r}, which its compiled models would go into",
@@ -80,15 +82,20 @@ def orphan(names: Collection[str], settings: Settings) -> ConfigError | None:
     )
 
 
-def _no_package(wheel: Path, names: Collection[str], settings: Settings) -> ConfigError | None:
-    """Compiled models of a package that the wheel does not have: its name may be misspelt.
+def _has_package(names: Collection[str], folder: str) -> bool:
+    """Whether anything but the package folder lies in `folder`, or is a module of its name.
 
-    Whatever lies in the package's folder counts, since a namespace package has no module of its own.
+    Whatever it is counts, since a namespace package has no module of its own.
     """
+    own = f"{folder}/{FOLDER_NAME}/"
+    return any(name.startswith((f"{folder}/", f"{folder}.")) and not name.startswith(own) for name in names)
+
+
+def _no_package(wheel: Path, names: Collection[str], settings: Settings) -> ConfigError | None:
+    """Compiled models of a package that the wheel does not have: its name may be misspelt."""
     end = f"/{FOLDER_NAME}/{MANIFEST_NAME}"
     folder = next((name.removesuffix(end) for name in names if name.endswith(end)), "")
-    own = f"{folder}/{FOLDER_NAME}/"
-    if not folder or any(name.startswith((f"{folder}/", f"{folder}.")) and not name.startswith(own) for name in names):
+    if not folder or _has_package(names, folder):
         return None
     package = folder.replace("/", ".")
     known = (name.rpartition("/")[0].replace("/", ".") for name in names if name.endswith("/__init__.py"))
