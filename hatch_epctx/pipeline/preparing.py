@@ -26,7 +26,7 @@ from hatch_epctx.source import (
     read_source,
 )
 from hatch_epctx.toolchain import Toolchain, discover, is_installed, machine_key, read_preparation
-from hatch_epctx.worker.dimensions import dimension_fault, shape_fault
+from hatch_epctx.worker.dimensions import dimension_fault, input_shape_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -305,7 +305,6 @@ def _check_dimensions(variant: Variant, source: SourceModel) -> None:
         found, remedy = fault
         place = f"tool.epctx.models.{variant.model}"
         raise ModelError(found, where=place, remedy=remedy, reason="unknown-dimension")
-    if fault := shape_fault(source.scan, variant.input_shapes):
-        found, remedy = fault
-        place = f"tool.epctx.models.{variant.model}.input-shapes"
-        raise ModelError(found, where=place, remedy=remedy, reason="unknown-shape")
+    if unfit := input_shape_fault(source.scan["inputs"], variant.input_shapes):
+        reason, found, remedy = unfit
+        raise ModelError(found, where=f"tool.epctx.models.{variant.model}.input-shapes", remedy=remedy, reason=reason)

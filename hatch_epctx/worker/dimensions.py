@@ -6,16 +6,18 @@ shape than the one asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hatch_epctx.errors import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hatch_epctx.worker.protocol import ScannedModel
+    from hatch_epctx.worker.protocol import ScannedModel, ValueInfo
 
-__all__ = ["dimension_fault", "shape_fault"]
+__all__ = ["dimension_fault", "input_shape_fault"]
+
+ShapeReason = Literal["unknown-input", "shape-conflict"]
 
 
 def dimension_fault(
@@ -39,29 +41,31 @@ def dimension_fault(
     return None
 
 
-def shape_fault(scanned: ScannedModel, shapes: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
-    """The first of `shapes` that no input of the model can have, as (found, remedy); None when all can be.
+def input_shape_fault(
+    values: Sequence[ValueInfo], shapes: Mapping[str, Sequence[int]]
+) -> tuple[ShapeReason, str, str] | None:
+    """The first of `shapes` that no input of the model can have, as (reason, found, remedy); None when all can be.
 
     Args:
-        scanned: facts of the model that is compiled.
+        values: the inputs of the model that is compiled.
         shapes: sizes by input and axis, -1 where the model's own dim stays.
     """
-    inputs = {value["name"]: value["shape"] for value in scanned["inputs"]}
+    inputs = {value["name"]: value["shape"] for value in values}
     for name, sizes in sorted(shapes.items()):
         if name not in inputs:
             has = f"it has {', '.join(map(repr, inputs))}" if inputs else "it has none"
             remedy = f"{suggest(name, inputs)} Correct or remove {name!r} in input-shapes.".strip()
-            return f"the model has no input {name!r}; {has}", remedy
+            return "unknown-input", f"the model has no input {name!r}; {has}", remedy
         own = inputs[name]
         if own is None:
             continue
         if len(own) != len(sizes):
             found = f"input {name!r} has {len(own)} dims, and input-shapes gives {len(sizes)}"
-            return found, "Give one size for each dim, -1 for one that stays as it is."
+            return "shape-conflict", found, "Give one size for each dim, -1 for one that stays as it is."
         for axis, (dim, size) in enumerate(zip(own, sizes, strict=True)):
             if isinstance(dim, int) and dim >= 0 and size not in (-1, dim):
                 found = f"input {name!r} has size {dim} on axis {axis} by the model, and input-shapes gives {size}"
-                return found, "Make them say the same."
+                return "shape-conflict", found, "Make them say the same."
     return None
 
 

@@ -10,9 +10,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from hatch_epctx.errors import suggest
-from hatch_epctx.worker.dimensions import dimension_fault
+from hatch_epctx.worker.dimensions import dimension_fault, input_shape_fault
 from hatch_epctx.worker.failure import TaskError
+from hatch_epctx.worker.graphs import graph_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,14 +54,12 @@ def set_input_shapes(
     Raises:
         TaskError: unknown-input, or shape-conflict where rank or a size is another one already.
     """
-    own = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in own}
+    if fault := input_shape_fault(graph_inputs(model), shapes):
+        reason, found, remedy = fault
+        raise TaskError(reason, found, remedy=remedy)
+    inputs = {value.name: value for value in model.graph.input}
     changed = False
     for name, sizes in sorted(shapes.items()):
-        if name not in inputs:
-            remedy = f"{suggest(name, inputs)} Correct or remove {name!r} in input-shapes.".strip()
-            has = f"it has {', '.join(map(repr, inputs))}" if inputs else "it has none"
-            raise TaskError("unknown-input", f"the model has no input {name!r}; {has}", remedy=remedy)
         changed |= _set_shape(inputs[name], sizes, names, denotations)
     return changed
 
@@ -76,35 +74,20 @@ def _set_shape(
         tensor.shape.SetInParent()
         for _ in sizes:
             tensor.shape.dim.add()
-    if len(tensor.shape.dim) != len(sizes):
-        raise _conflict(
-            value.name,
-            f"has {len(tensor.shape.dim)} dims, and input-shapes gives {len(sizes)}",
-            "Give one size for each dim, -1 for one that stays as it is.",
-        )
     changed = False
     for axis, (dim, size) in enumerate(zip(tensor.shape.dim, sizes, strict=True)):
-        if size == -1:
+        if size == -1 or (dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0):
             continue
-        fixed = dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else None
-        other = next(
-            (
-                found
-                for found in (fixed, names.get(dim.dim_param), denotations.get(dim.denotation))
-                if found is not None
-            ),
-            size,
-        )
+        said = (names.get(dim.dim_param), denotations.get(dim.denotation))
+        other = next((found for found in said if found is not None), size)
         if other != size:
-            where = "the model" if fixed is not None else "free-dimensions"
             raise _conflict(
                 value.name,
-                f"has size {other} on axis {axis} by {where}, and input-shapes gives {size}",
+                f"has size {other} on axis {axis} by free-dimensions, and input-shapes gives {size}",
                 "Make them say the same.",
             )
-        if fixed is None:
-            dim.dim_value = size
-            changed = True
+        dim.dim_value = size
+        changed = True
     return changed
 
 
